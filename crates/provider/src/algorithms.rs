@@ -1,16 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The algorithms that the provider offers: one row each, and nothing about them anywhere else.
+//! The algorithms that the provider offers, one row each.
 //!
-//! A row names the algorithm as OpenSSL's `default` provider does (its first name; the aliases are
-//! taken from there), so an algorithm that this OpenSSL does not have is simply not offered. The C
-//! boundary makes a few functions per row, because OpenSSL calls them without saying for which
-//! algorithm: `each_signature!(f)` and its siblings expand to `[f::<0>, f::<1>, …]`, one per row.
+//! A row has the first name of the algorithm in OpenSSL's `default` provider, from which its aliases are taken. An
+//! algorithm that this OpenSSL lacks is not offered. OpenSSL calls a function without saying for which algorithm, so
+//! the C boundary makes functions per row: `each_signature!(f)` and its siblings expand to `[f::<0>, f::<1>, …]`.
 
 use std::ffi::CStr;
 
-use millrace_backends::kernel::bulk::BulkAlgorithm;
+use millrace_kernel_crypto::BulkAlgorithm;
 use millrace_operation::{Curve, MlDsaSet};
 
 macro_rules! rows {
@@ -59,8 +58,8 @@ pub struct KeyTypeRow {
     pub name: &'static CStr,
     /// Object identifier in the `SubjectPublicKeyInfo`, DER with tag and length.
     pub oid: &'static [u8],
-    /// Whether the pool has operations for it. The others are offered because a key of theirs may
-    /// stand beside pooled ones, and everything is done here.
+    /// Whether the pool has operations for it. The others are offered because a server may have such a key in addition
+    /// to pooled ones; OpenSSL does their operations in this process.
     pub pooled: bool,
 }
 
@@ -96,8 +95,7 @@ impl KeyType {
     /// The key type of this name, compared without case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        let mut all = Self::ALL.iter().copied();
-        all.find(|known| known.name().eq_ignore_ascii_case(name))
+        Self::ALL.iter().copied().find(|known| known.name().eq_ignore_ascii_case(name))
     }
 
     /// Whether a `SubjectPublicKeyInfo` names this key type in its algorithm: cheap, and before
@@ -194,32 +192,33 @@ rows! { $ each_cipher,
 pub struct PrimitiveRow {
     /// The word in the setting `local`, and the name of the algorithm.
     pub name: &'static str,
-    /// The provider parameter that counts what was computed here.
+    /// The provider parameter that counts what was computed in this process.
     pub counter: &'static CStr,
-    /// The keys that it signs with; none for a primitive without keys of the application.
+    /// The keys that it signs with. `None` for a primitive without keys of the application.
     pub signs: Option<SigningKeys>,
-    /// Gain from which the primitive is computed here.
+    /// Gain from which the primitive is computed in this process.
     pub least_gain: LeastGain,
 }
 
-/// Cost in the installed OpenSSL, in percent of the cost here, above which a primitive is computed here.
+/// Cost in the installed OpenSSL, in percent of the cost by AWS-LC, above which AWS-LC computes a primitive.
 #[derive(Clone, Copy, Debug)]
 pub struct LeastGain {
-    /// Beside a libcrypto with assembly for this processor.
+    /// For a libcrypto with assembly for this processor.
     pub with_assembly: u64,
-    /// Beside a libcrypto without assembly.
+    /// For a libcrypto without assembly.
     pub without_assembly: u64,
 }
 
-/// Whatever is cheaper here is computed here: it is a call or two of a handshake.
+/// For a call or two of a handshake: AWS-LC computes whatever is cheaper that way.
 const CHEAPER: LeastGain = LeastGain { with_assembly: 100, without_assembly: 100 };
 
-/// Every record passes through our functions, so they have to be clearly faster. A libcrypto with assembly keeps its
-/// own, even as measured on a busy machine: AES-GCM with AVX-512 is 1.6 times as fast as OpenSSL 3.0 on a quiet core,
-/// and 2.2 times were measured beside foreign load. A build without assembly stands at 2 to 38, where it loses at all.
+/// For algorithms that every record passes through: AWS-LC has to be clearly faster. A libcrypto with assembly keeps its
+/// own, also where a busy machine distorts the measurement: AES-GCM with AVX-512 was 1.6 times as fast as OpenSSL 3.0 on
+/// a quiet core, and 2.2 times under other load. Where OpenSSL without assembly is slower, it costs 2 to 38 times as
+/// much.
 const CLEARLY_CHEAPER: LeastGain = LeastGain { with_assembly: 300, without_assembly: 150 };
 
-/// Keys of the application that sign here.
+/// Keys of the application that sign in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SigningKeys {
     /// Key type for OpenSSL.
@@ -339,28 +338,28 @@ pub struct BulkRow {
     pub form: BulkForm,
     /// The kernel's algorithm; for HMAC that of SHA-256, since the digest is a parameter.
     pub kernel: BulkAlgorithm,
-    /// The primitive that computes the same here; where that is chosen, the kernel is not asked.
-    pub here: Option<Primitive>,
+    /// The primitive that computes the same in this process; where that is chosen, the kernel is not asked.
+    pub local: Option<Primitive>,
 }
 
 rows! { $ each_bulk,
     /// The algorithms that the kernel may serve, where that was measured to pay.
     Bulk: BulkRow = {
-        Aes128Cbc { name: "AES-128-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
-        Aes192Cbc { name: "AES-192-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
-        Aes256Cbc { name: "AES-256-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
-        Aes128Ctr { name: "AES-128-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
-        Aes192Ctr { name: "AES-192-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
-        Aes256Ctr { name: "AES-256-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
-        Aes128Gcm { name: "AES-128-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
-        Aes192Gcm { name: "AES-192-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
-        Aes256Gcm { name: "AES-256-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
-        Sha1      { name: "SHA1",        form: BulkForm::Digest, kernel: BulkAlgorithm::Sha1,       here: None }
-        Sha224    { name: "SHA2-224",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha224,     here: Some(Primitive::Sha256) }
-        Sha256    { name: "SHA2-256",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha256,     here: Some(Primitive::Sha256) }
-        Sha384    { name: "SHA2-384",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha384,     here: Some(Primitive::Sha512) }
-        Sha512    { name: "SHA2-512",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha512,     here: Some(Primitive::Sha512) }
-        Hmac      { name: "HMAC",        form: BulkForm::Mac,    kernel: BulkAlgorithm::HmacSha256, here: None }
+        Aes128Cbc { name: "AES-128-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     local: None }
+        Aes192Cbc { name: "AES-192-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     local: None }
+        Aes256Cbc { name: "AES-256-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     local: None }
+        Aes128Ctr { name: "AES-128-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     local: None }
+        Aes192Ctr { name: "AES-192-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     local: None }
+        Aes256Ctr { name: "AES-256-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     local: None }
+        Aes128Gcm { name: "AES-128-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     local: Some(Primitive::AesGcm) }
+        Aes192Gcm { name: "AES-192-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     local: Some(Primitive::AesGcm) }
+        Aes256Gcm { name: "AES-256-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     local: Some(Primitive::AesGcm) }
+        Sha1      { name: "SHA1",        form: BulkForm::Digest, kernel: BulkAlgorithm::Sha1,       local: None }
+        Sha224    { name: "SHA2-224",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha224,     local: Some(Primitive::Sha256) }
+        Sha256    { name: "SHA2-256",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha256,     local: Some(Primitive::Sha256) }
+        Sha384    { name: "SHA2-384",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha384,     local: Some(Primitive::Sha512) }
+        Sha512    { name: "SHA2-512",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha512,     local: Some(Primitive::Sha512) }
+        Hmac      { name: "HMAC",        form: BulkForm::Mac,    kernel: BulkAlgorithm::HmacSha256, local: None }
     }
 }
 
@@ -376,8 +375,10 @@ pub(crate) const HMACS: [(BulkAlgorithm, &[&str]); 5] = [
 /// The kernel's HMAC with a digest of this name.
 #[must_use]
 pub fn kernel_hmac(digest: &str) -> Option<BulkAlgorithm> {
-    let is = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(digest));
-    HMACS.iter().find(|(_, names)| is(names)).map(|(algorithm, _)| *algorithm)
+    HMACS
+        .iter()
+        .find(|(_, names)| names.iter().any(|name| name.eq_ignore_ascii_case(digest)))
+        .map(|(algorithm, _)| *algorithm)
 }
 
 /// The half of a hybrid that is no ML-KEM, or the whole of a share.
@@ -426,9 +427,9 @@ pub struct ShareRow {
     pub bits: i32,
     /// Security strength in bits, see `bits`.
     pub security_bits: i32,
-    /// TLS group of the share; none where every OpenSSL 3 announces it.
+    /// TLS group of the share. `None` where every OpenSSL 3 announces it.
     pub group: Option<GroupRow>,
-    /// Whether the share is left to an OpenSSL that has it: its key files are more than a key share is.
+    /// Whether an OpenSSL that has the share keeps it: its keys are also key files, not only key shares.
     pub yields: bool,
 }
 

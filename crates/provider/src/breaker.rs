@@ -29,7 +29,7 @@ struct BreakerState {
     failures: u32,
     /// Pauses in a row, while it is open.
     pauses: u32,
-    /// Time from which the next operation may try; none while the breaker is closed.
+    /// Time from which the next operation may try. `None` while the breaker is closed.
     next_try: Option<Instant>,
     /// An operation tries, and has not reported its end.
     trying: bool,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whole packets by the kernel's ciphers and hashes, where that was measured to pay. Nothing here knows OpenSSL:
-//! `ffi::local::bulk` puts it under OpenSSL, which does everything that the kernel does not.
+//! Whole messages by the kernel's ciphers and hashes, where that was measured to pay. `ffi::local::bulk` puts the module
+//! under OpenSSL, which does everything that the kernel does not.
 //!
 //! Nothing is measured in the application's process. Without a file of `millrace bench sizes --save-crossovers` for
 //! this kernel and this libcrypto, nothing goes to the kernel.
@@ -12,20 +12,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
-use millrace_backends::kernel::bulk::{
-    BulkAlgorithm, BulkInterface, BulkKind, BulkSession, MAX_MESSAGE,
-};
+use millrace_kernel_crypto::crossovers::{self, Crossovers};
+use millrace_kernel_crypto::{BulkAlgorithm, BulkInterface, BulkKind, BulkSession, MAX_MESSAGE};
 use zeroize::Zeroizing;
 
 use crate::algorithms::{BulkForm, BulkRow, HMACS};
 use crate::local::choice::{self, ChoiceFileError};
 use crate::local::{equal, now};
 
-/// Failures in a row after which the kernel is left alone: one may be a lack of descriptors or of memory.
+/// Failures in a row after which the kernel gets no messages for a while: one may be a lack of descriptors or memory.
 const FAILURES: u32 = 8;
 
-/// Time for which it is left alone.
+/// Time for which it gets none.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Whether the kernel has computed a known answer of an algorithm in this process.
@@ -37,12 +35,12 @@ enum KnownAnswer {
     Wrong,
 }
 
-/// Ways to the kernel of one provider. Atomics alone: a process may fork while another thread is here.
+/// Which messages of one provider go to the kernel. It has no lock: a process may fork while another thread holds one.
 #[derive(Debug)]
 pub struct BulkRoutes {
     crossovers: Crossovers,
     failures: AtomicU32,
-    /// Time until which the kernel is left alone, by [`now`].
+    /// Time until which the kernel gets no messages, by [`now`].
     paused_until: AtomicU64,
     answers: [AtomicU8; BulkAlgorithm::ALL.len()],
 }
@@ -61,9 +59,6 @@ impl BulkRoutes {
     }
 
     /// Routes by the file, for the running kernel and this libcrypto.
-    ///
-    /// # Errors
-    /// Why the file is not used.
     pub fn load(path: &Path, libcrypto: &str, user: u32) -> Result<Self, ChoiceFileError> {
         let system = crossovers::this_system(libcrypto)?;
         let text = choice::text(path, user)?;
@@ -111,7 +106,7 @@ impl BulkRoutes {
 /// Outcome of an attempt in the kernel.
 #[derive(Debug)]
 pub enum BulkAttempt<T> {
-    /// The kernel did it.
+    /// The result of the kernel.
     Done(T),
     /// The message is not authentic, by the kernel.
     NotAuthentic,
@@ -131,7 +126,7 @@ pub struct KernelKey {
 }
 
 impl KernelKey {
-    /// A place for a key.
+    /// Without a key yet.
     #[must_use]
     pub fn new(routes: &'static BulkRoutes, algorithm: BulkAlgorithm) -> Self {
         Self { routes, algorithm, key: None, session: None, failed: false }
@@ -194,20 +189,20 @@ impl KernelKey {
             && !self.routes.is_paused()
     }
 
-    /// Whether a message of this length goes to the kernel. Longer ones than it takes at once do not.
+    /// Whether a message of this length goes to the kernel, in one call.
     #[must_use]
     pub fn takes(&self, len: usize) -> bool {
         self.is_long_enough(len) && len <= MAX_MESSAGE
     }
 
-    /// Whether a message of this length is long enough.
+    /// Whether a message of this length is long enough for the kernel, in parts if need be.
     #[must_use]
     pub fn is_long_enough(&self, len: usize) -> bool {
         let route = self.routes.crossovers.route(self.algorithm);
         route.is_some_and(|(_, least)| len >= least) && self.may_take()
     }
 
-    /// Has the kernel do something with the key. `known` says whether the kernel's session with a test key computes
+    /// Runs `work` in a session with the key. `known` says whether the kernel's session with a test key computes
     /// what OpenSSL does; it is asked once per algorithm.
     pub fn run<T>(
         &mut self,

@@ -1,19 +1,20 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Configuration of the provider: two sources, one meaning.
+//! Configuration of the provider, from two sources with the same keys.
 //!
 //! 1. The provider's section of `openssl.cnf`, key by key.
 //! 2. A file of its own, TOML, with the same keys: `$MILLRACE_CLIENT_CONF`, or what
 //!    `millrace_config` in the section names, or [`DEFAULT_FILE`] if it exists. An application that
 //!    loads the module by its name (OpenVPN with `providers`) sees only this one.
 //!
-//! The section wins over the file, the file over the defaults. A file that names the nodes (`pool`) is looked at once a
-//! second while there are jobs; a change of the nodes takes effect without a restart, other keys with the next one.
+//! The section takes precedence over the file, the file over the defaults. A file that names the nodes (`pool`) is
+//! checked once a second while there are jobs. A change of the nodes takes effect without a restart, a change of other
+//! keys with the next one.
 //!
 //! [`millrace_edge::settings`] lists the keys; docs/guide/settings.md states their defaults and meaning.
 //!
-//! An unknown key is an error in both. In the section OpenSSL has keys of its own.
+//! An unknown key is an error in both. The section also has keys of OpenSSL.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +36,7 @@ pub const DEFAULT_FILE: &str = "/etc/millrace/client.toml";
 /// File of measured costs if nothing else is named, provided that its folder exists.
 const DEFAULT_CHOICE_FILE: &str = "/var/lib/millrace/local-choice.tsv";
 
-/// Names the configuration file.
+/// Environment variable with the path of the configuration file.
 pub const FILE_VARIABLE: &str = "MILLRACE_CLIENT_CONF";
 
 /// Bound on the file, in bytes: it has a dozen short keys.
@@ -46,11 +47,10 @@ const MAX_DEADLINE_MS: u64 = 60_000;
 
 /// The keys that may stand in the provider's section, without OpenSSL's own.
 pub fn section_keys() -> impl Iterator<Item = &'static str> {
-    let ours = settings::keys().filter(|(_, takes)| *takes != ValueForm::OfOpenssl);
-    ours.map(|(key, _)| key)
+    settings::keys().filter(|(_, takes)| *takes != ValueForm::OfOpenssl).map(|(key, _)| key)
 }
 
-/// Way of waiting for the pool.
+/// How an operation waits for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Pause if the application can be paused.
@@ -70,15 +70,15 @@ pub enum Verify {
     All,
 }
 
-/// Whether a primitive is computed here.
+/// When AWS-LC computes a primitive in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Here {
-    /// By the installed OpenSSL.
-    No,
+pub enum LocalUse {
+    /// Never: the installed OpenSSL does.
+    Off,
     /// If it was measured to be faster than the installed OpenSSL.
     IfFaster,
     /// Without a measurement.
-    Yes,
+    Always,
 }
 
 /// Checked configuration of the provider.
@@ -90,21 +90,21 @@ pub struct Config {
     pub deadline: Duration,
     /// Time limit of a job that this process can do itself, after which it does.
     pub fallback_after: Duration,
-    /// Whether a pooled operation may be done here.
+    /// Whether this process may do a pooled operation itself.
     pub fallback: bool,
     /// Rule for sending a job to a second node, too.
     pub hedge: Hedge,
-    /// Way of waiting for the pool.
+    /// How an operation waits for the pool.
     pub mode: WaitMode,
     /// Whether each key type is offered, by its index.
     pub algorithms: [bool; KeyType::ALL.len()],
-    /// Whether each primitive is computed here, by its index.
-    pub local: [Here; Primitive::ALL.len()],
+    /// When each primitive is computed in this process, by its index.
+    pub local: [LocalUse; Primitive::ALL.len()],
     /// Whether key pairs are made ahead of their use.
     pub pairs_ahead: bool,
-    /// File of measured costs; none: costs are not kept.
+    /// File of measured costs. `None` if costs are not kept.
     pub choice_file: Option<PathBuf>,
-    /// File of the sizes from which the kernel's ciphers pay; none: they are not used.
+    /// File of the sizes from which the kernel's ciphers pay. `None` if they are not used.
     pub kernel_bulk: Option<PathBuf>,
     /// Results that are verified.
     pub verify: Verify,
@@ -149,7 +149,7 @@ impl Default for Config {
             mode: WaitMode::Async,
             algorithms: [true; KeyType::ALL.len()],
             // Another implementation under the application is the administrator's choice.
-            local: [Here::No; Primitive::ALL.len()],
+            local: [LocalUse::Off; Primitive::ALL.len()],
             pairs_ahead: true,
             choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
             kernel_bulk: None,
@@ -166,38 +166,37 @@ impl Config {
         self.algorithms[key_type as usize]
     }
 
-    /// Whether this primitive is computed here.
+    /// When this primitive is computed in this process.
     #[must_use]
-    pub fn local(&self, primitive: Primitive) -> Here {
+    pub fn local(&self, primitive: Primitive) -> LocalUse {
         self.local[primitive as usize]
     }
 
-    /// Whether any primitive may be computed here.
+    /// Whether any primitive may be computed in this process.
     #[must_use]
-    pub fn computes_here(&self) -> bool {
-        self.local.iter().any(|here| *here != Here::No)
+    pub fn computes_locally(&self) -> bool {
+        self.local.iter().any(|local| *local != LocalUse::Off)
     }
 
     /// Whether X25519 keys stay out of the pool. True whenever `local` names X25519, even where a measurement then
     /// prefers OpenSSL, so that the set of pooled keys depends on the configuration alone.
     #[must_use]
     pub fn keeps_x25519(&self) -> bool {
-        self.local(Primitive::X25519) != Here::No
+        self.local(Primitive::X25519) != LocalUse::Off
     }
 
     /// Configuration of the client's pool.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
-        let config = PoolConfig::new(self.nodes.clone());
-        let config = match &self.file {
-            Some(file) => config.source(Arc::new(file.clone())),
-            None => config,
-        };
-        config
-            .connect_timeout(self.deadline)
-            .default_deadline(self.deadline)
-            .hedge(self.hedge)
-            .agent(concat!("millrace-provider/", env!("CARGO_PKG_VERSION")))
+        let nodes = PoolConfig::new(self.nodes.clone());
+        match &self.file {
+            Some(file) => nodes.source(Arc::new(file.clone())),
+            None => nodes,
+        }
+        .connect_timeout(self.deadline)
+        .default_deadline(self.deadline)
+        .hedge(self.hedge)
+        .agent(concat!("millrace-provider/", env!("CARGO_PKG_VERSION")))
     }
 }
 
@@ -283,7 +282,7 @@ impl Switch {
 /// [`FILE_VARIABLE`].
 ///
 /// # Errors
-/// A sentence that names the source and the key.
+/// A value that cannot be used; the text names its source and key.
 pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Config> {
     let named = section.iter().find(|(key, _)| key == "millrace_config").map(|(_, value)| value);
     let file = match (variable, named) {
@@ -301,10 +300,7 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
     Ok(Config { file, ..config })
 }
 
-/// Checks that all keys of the section have a reader.
-///
-/// # Errors
-/// A sentence that names the first key without.
+/// Refuses a section with an unknown key, whose name is in the error.
 pub fn check_section(keys: &[String]) -> Result<()> {
     match keys.iter().find(|key| !settings::keys().any(|(known, _)| known == **key)) {
         None => Ok(()),
@@ -323,7 +319,8 @@ fn read(path: &Path) -> Result<toml::Table> {
     };
     let meta = std::fs::metadata(path).map_err(|error| wrong(&error))?;
     if !meta.is_file() || meta.len() > MAX_FILE_LEN {
-        return Err(wrong(&"not a regular file of at most 64 KiB"));
+        let most = MAX_FILE_LEN / 1024;
+        return Err(wrong(&format_args!("not a regular file of at most {most} KiB")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let _: Typed = toml::from_str(&text).map_err(|error| wrong(&error))?;
@@ -332,16 +329,17 @@ fn read(path: &Path) -> Result<toml::Table> {
 
 /// The keys of the section over those of the file.
 fn merge(mut file: toml::Table, section: &[(String, String)]) -> Result<Typed> {
-    let keys = section.iter().filter(|(key, _)| key != "millrace_config");
-    file.extend(keys.map(|(key, value)| (key.clone(), value.clone().into())));
+    for (key, value) in section.iter().filter(|(key, _)| key != "millrace_config") {
+        file.insert(key.clone(), value.clone().into());
+    }
     Typed::deserialize(file).map_err(|error| bad("section", &error.to_string()))
 }
 
 impl Typed {
     fn resolve(&self) -> Result<Config> {
         let default = Config::default();
-        let deadline = milliseconds("deadline_ms", self.deadline_ms.as_ref())?;
-        let deadline = deadline.unwrap_or(default.deadline);
+        let deadline =
+            milliseconds("deadline_ms", self.deadline_ms.as_ref())?.unwrap_or(default.deadline);
         let fallback_after = milliseconds("fallback_after_ms", self.fallback_after_ms.as_ref())?;
         let config = Config {
             nodes: self.nodes(default.nodes)?,
@@ -399,18 +397,19 @@ impl Typed {
             return Ok(default);
         };
         let tls = self.tls()?;
-        let node = |text: &str| -> Result<Endpoint> {
+        let mut nodes = Vec::new();
+        for text in words.each() {
             let endpoint: Endpoint =
                 text.parse().map_err(|error| bad("pool", &format!("{text}: {error}")))?;
-            match (&endpoint, &tls) {
+            nodes.push(match (&endpoint, &tls) {
                 (Endpoint::Tcp { .. }, None) => {
-                    Err(bad("pool", "tcp nodes need tls_ca, tls_cert and tls_key"))
+                    return Err(bad("pool", "tcp nodes need tls_ca, tls_cert and tls_key"));
                 }
-                (Endpoint::Tcp { .. }, Some(tls)) => Ok(endpoint.with_tls(tls.clone())),
-                _ => Ok(endpoint),
-            }
-        };
-        words.each().into_iter().map(node).collect()
+                (Endpoint::Tcp { .. }, Some(tls)) => endpoint.with_tls(tls.clone()),
+                _ => endpoint,
+            });
+        }
+        Ok(nodes)
     }
 
     fn tls(&self) -> Result<Option<millrace_client::TlsConfig>> {
@@ -444,28 +443,27 @@ impl Typed {
         Ok(offered)
     }
 
-    fn local(&self) -> Result<[Here; Primitive::ALL.len()]> {
+    fn local(&self) -> Result<[LocalUse; Primitive::ALL.len()]> {
         let words = match &self.local {
             None => Vec::new(),
             Some(SwitchOrWords::Flag(flag)) => vec![if *flag { "on" } else { "off" }],
             Some(SwitchOrWords::Words(words)) => words.each(),
         };
-        let mut here = [Here::No; Primitive::ALL.len()];
+        let mut local = [LocalUse::Off; Primitive::ALL.len()];
         let named = match LocalChoice::of(words) {
-            LocalChoice::Off => return Ok(here),
-            LocalChoice::IfFaster => return Ok([Here::IfFaster; Primitive::ALL.len()]),
-            LocalChoice::All => return Ok([Here::Yes; Primitive::ALL.len()]),
+            LocalChoice::Off => return Ok(local),
+            LocalChoice::IfFaster => return Ok([LocalUse::IfFaster; Primitive::ALL.len()]),
+            LocalChoice::All => return Ok([LocalUse::Always; Primitive::ALL.len()]),
             LocalChoice::Named(words) => words,
         };
         for word in named {
             let primitive = Primitive::from_name(word).ok_or_else(|| {
                 let names: Vec<&str> = Primitive::ROWS.iter().map(|row| row.name).collect();
-                let names = names.join(", ");
-                bad("local", &format!("{word} is none of on, all, off, {names}"))
+                bad("local", &format!("{word} is none of on, all, off, {}", names.join(", ")))
             })?;
-            here[primitive as usize] = Here::Yes;
+            local[primitive as usize] = LocalUse::Always;
         }
-        Ok(here)
+        Ok(local)
     }
 }
 
@@ -488,7 +486,7 @@ fn milliseconds(key: &str, number: Option<&Number>) -> Result<Option<Duration>> 
         Some(value) if (1..=MAX_DEADLINE_MS).contains(&value) => {
             Ok(Some(Duration::from_millis(value)))
         }
-        _ => Err(bad(key, "is a number of milliseconds from 1 to 60000")),
+        _ => Err(bad(key, &format!("is a number of milliseconds from 1 to {MAX_DEADLINE_MS}"))),
     }
 }
 
@@ -561,12 +559,12 @@ mod tests {
     #[test]
     fn local_is_off_or_on_or_all_or_a_list_of_primitives() {
         let local = |value: &str| section(&[("local", value)]).expect("good").local;
-        assert_eq!(local("off"), [Here::No; Primitive::ALL.len()]);
-        assert_eq!(local("on"), [Here::IfFaster; Primitive::ALL.len()]);
-        assert_eq!(local("all"), [Here::Yes; Primitive::ALL.len()]);
-        let mut two = [Here::No; Primitive::ALL.len()];
-        two[Primitive::X25519 as usize] = Here::Yes;
-        two[Primitive::Tls13Kdf as usize] = Here::Yes;
+        assert_eq!(local("off"), [LocalUse::Off; Primitive::ALL.len()]);
+        assert_eq!(local("on"), [LocalUse::IfFaster; Primitive::ALL.len()]);
+        assert_eq!(local("all"), [LocalUse::Always; Primitive::ALL.len()]);
+        let mut two = [LocalUse::Off; Primitive::ALL.len()];
+        two[Primitive::X25519 as usize] = LocalUse::Always;
+        two[Primitive::Tls13Kdf as usize] = LocalUse::Always;
         assert_eq!(local("x25519, tls13-kdf"), two);
         let none = section(&[("algorithms", "none")]).expect("good");
         assert!(!none.algorithms.contains(&true));

@@ -13,7 +13,7 @@ pub enum Reason {
     Internal = 1,
     /// The configuration cannot be used.
     Config = 2,
-    /// The pool did not do the operation and the private key is not here.
+    /// The pool did not do the operation, and this process does not have the private key.
     Pool = 3,
     /// The private key is in the pool and stays there.
     KeyStays = 4,
@@ -27,7 +27,7 @@ pub enum Reason {
     Key = 8,
     /// The application's buffer is too small for the result.
     Buffer = 9,
-    /// A message, its tag, or what was set for it.
+    /// A message, its tag or its parameters cannot be used.
     Message = 10,
 }
 
@@ -65,7 +65,7 @@ impl Error {
         Self { reason, text: text.into(), silent: false }
     }
 
-    /// libcrypto refused and has put the reason on its stack itself.
+    /// An error that libcrypto has already put on its stack.
     #[must_use]
     pub fn library() -> Self {
         Self { reason: Reason::Library, text: String::new(), silent: true }

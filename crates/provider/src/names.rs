@@ -22,9 +22,12 @@ const NAMES: [(Hash, &[&CStr]); Hash::ALL.len()] = [
 /// The digest with this OpenSSL name, if the pool has it. Names are compared without case.
 #[must_use]
 pub fn hash_from_name(name: &str) -> Option<Hash> {
-    let is = |known: &&CStr| known.to_bytes().eq_ignore_ascii_case(name.as_bytes());
-    let row = NAMES.iter().find(|(_, names)| names.iter().any(is));
-    row.map(|(hash, _)| *hash)
+    NAMES
+        .iter()
+        .find(|(_, names)| {
+            names.iter().any(|known| known.to_bytes().eq_ignore_ascii_case(name.as_bytes()))
+        })
+        .map(|(hash, _)| *hash)
 }
 
 /// The name under which OpenSSL 3 and later fetch this digest.

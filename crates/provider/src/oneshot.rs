@@ -3,8 +3,7 @@
 
 //! One result that one thread puts and another waits for.
 //!
-//! A oneshot is shared by reference count: the waiting thread may give up (its connection died, its
-//! process exits), and a late result goes into memory that is still there.
+//! A oneshot is shared by reference count: the waiting thread may give up, and a late result still has memory to go to.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -19,7 +18,7 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// Way for a caller to wait that cannot block its thread: it pauses its job.
+/// A caller that waits without blocking its thread: it pauses its job.
 pub trait Pause {
     /// Handle that resumes the paused caller.
     fn waker(&self) -> Arc<dyn Wake>;
@@ -33,9 +32,6 @@ pub trait Pause {
 
     /// Starts a thread that never runs a signal handler of the application, to do what blocks while
     /// the caller pauses.
-    ///
-    /// # Errors
-    /// Why no thread could be started.
     fn spawn(
         &self,
         thread: std::thread::Builder,

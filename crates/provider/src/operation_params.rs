@@ -170,9 +170,8 @@ pub fn rsa_decrypt(params: &RsaDecrypt) -> Option<Operation> {
     }
 }
 
-/// The digest that an ECDSA or DSA signature of `digest` is made over: the one that is set, or, if none is,
-/// the one that has the length of the input, since nothing but the length matters then. None for one that the
-/// pool does not have: its length is not known here, and OpenSSL compares it.
+/// The digest of an ECDSA or DSA signature. If none is set, only the length matters: it is the one with the length of
+/// `digest`. `None` for a digest that the pool does not have: OpenSSL checks its length.
 #[must_use]
 pub fn dsa_hash(set: Digest, digest: &[u8]) -> Option<Hash> {
     let hash = match set {

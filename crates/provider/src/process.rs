@@ -3,8 +3,8 @@
 
 //! State of one process: the pool, the keys that are open there, the circuit breaker.
 //!
-//! A forked child starts with a new one and never looks at its parent's: another thread may have held
-//! a lock there at the moment of the fork, and the parent's connection is the parent's.
+//! A forked child starts with a new state and never reads its parent's: another thread may have held a lock there at
+//! the moment of the fork, and the parent still uses its connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -118,9 +118,6 @@ impl ProcessState {
     }
 
     /// The key at the pool, opened if it is not yet. Concurrent callers share one opening.
-    ///
-    /// # Errors
-    /// Why it is not open.
     pub fn open_key(
         self: &Arc<Self>,
         user: &Arc<KeyIdentity>,
@@ -189,9 +186,9 @@ impl ProcessState {
         let result = Arc::clone(&oneshot);
         let thread =
             std::thread::Builder::new().name("millrace-open".to_owned()).stack_size(OPENER_STACK);
-        let body = move || result.put(opening.run(source, &stats, deadline));
-        let thread = pause.spawn(thread, Box::new(body));
-        if let Err(error) = thread {
+        let started = pause
+            .spawn(thread, Box::new(move || result.put(opening.run(source, &stats, deadline))));
+        if let Err(error) = started {
             return Err(PoolError::new(
                 FailureKind::Busy,
                 format!("no thread to open the key: {error}"),
@@ -242,14 +239,14 @@ struct Opening {
 impl Opening {
     fn run(self, source: Source, stats: &Stats, deadline: Instant) -> Opened {
         let pool = &self.process.pool;
-        let opened = match source {
+        let remote = match source {
             Source::Imported(key) => pool.import(key, deadline),
             Source::Resident => {
                 let name = self.identity.name.as_deref().unwrap_or("");
                 pool.open(name, Some(&self.identity.spki), deadline)
             }
         };
-        let opened = opened.and_then(|remote| {
+        let opened = remote.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
                 stats.keys_opened.add();
                 Ok(Arc::new(OpenKey::new(remote, Instant::now())))

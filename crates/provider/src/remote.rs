@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The pool as the provider sees it: two small traits and their implementation over the client.
-//!
-//! The traits exist so that the tests can put a lying pool in its place.
+//! The pool as two small traits, and their implementation over the client. Tests implement the traits with a pool that
+//! gives wrong results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ pub enum FailureKind {
     WrongResult,
     /// The circuit breaker is open.
     Breaker,
-    /// The result is not waited for any more: the connection was given up, or the process forked.
+    /// Nothing waits for the result any more: the connection was given up, or the process forked.
     Abandoned,
 }
 
@@ -105,9 +104,6 @@ pub type AnswerCallback = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
 pub trait Pool: Send + Sync {
     /// Opens a key that the pool holds: the version with the public half `spki`, else the current version of
     /// that name. Blocks.
-    ///
-    /// # Errors
-    /// Why it was not opened.
     fn open(
         &self,
         name: &str,
@@ -116,15 +112,12 @@ pub trait Pool: Send + Sync {
     ) -> Result<Arc<dyn Remote>, PoolError>;
 
     /// Imports a key. Blocks.
-    ///
-    /// # Errors
-    /// Why it was not taken.
     fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
 
-    /// Makes a report to the nodes due: an operation was counted although no job ended just now.
+    /// Asks for a report to the nodes soon: a counter changed although no job ended.
     fn report_soon(&self) {}
 
-    /// Handle for an event loop that may drive the pool's sockets; none before the first key is open.
+    /// Handle for an event loop that may drive the pool's sockets. `None` before the first key is open.
     fn host_loop(&self) -> Option<HostLoop> {
         None
     }
@@ -142,9 +135,6 @@ pub trait Remote: Send + Sync {
     fn hashes(&self) -> HashAlgorithms;
 
     /// Does an operation. Blocks until `deadline` at most.
-    ///
-    /// # Errors
-    /// Why there is no result.
     fn call(
         &self,
         operation: &Operation,
@@ -153,9 +143,6 @@ pub trait Remote: Send + Sync {
     ) -> Result<Output, PoolError>;
 
     /// Starts an operation; `done` is called exactly once, by `deadline`, unless this returns an error.
-    ///
-    /// # Errors
-    /// Why it was not started.
     fn submit(
         &self,
         operation: Operation,

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The way from a private operation to a verified result: breaker, key, permission, submission, check.
+//! From a private operation to a verified result: breaker, key, permission, submission, check.
 //!
-//! No pointer and no libcrypto here; the C boundary hands in what it knows as values and closures.
+//! The module uses neither pointers nor libcrypto; the C boundary passes values and closures.
 //! The route runs on the 32 KiB stack of an `ASYNC_JOB` and holds no lock while the job is paused.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl PooledOperation<'_> {
     /// returned.
     ///
     /// # Errors
-    /// Why the pool did not do it. With a local key the caller does it itself then.
+    /// The pool did not do it. With a local key the caller then does it itself.
     pub fn perform(
         &self,
         operation: &Operation,
@@ -319,7 +319,8 @@ mod tests {
     #[test]
     fn denied_operation_is_sent_again_after_a_second() {
         let bench = Bench::new([]);
-        let (start, lasts) = (Instant::now(), DENIAL_LASTS);
+        let start = Instant::now();
+        let lasts = DENIAL_LASTS;
         let key = OpenKey::new(bench.process.pool().open("", None, start).expect("a key"), start);
         let [sha1, sha256] =
             [Hash::Sha1, Hash::Sha256].map(|hash| Operation::RsaPkcs1Sign { hash });

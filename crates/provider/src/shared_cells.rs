@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Counters that other processes can read: what was computed here, what it costs, and what the preload library spared
-//! OpenSSL. [`millrace_edge::counters`] has the layout.
+//! Counters that other processes can read: primitives that this process computed, their costs, and what the preload
+//! library spared OpenSSL. [`millrace_edge::counters`] has the layout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,10 +42,12 @@ impl SharedCells {
     /// Makes the cells on memory that is all zeros.
     #[must_use]
     pub fn on(memory: &'static [AtomicU64; LEN]) -> Self {
-        let primitives = || Primitive::ROWS.iter().map(|row| row.name);
-        let costs = |of: &'static str| primitives().map(move |name| format!("{of}{name}"));
-        let costs: Vec<String> = costs(COST_HERE).chain(costs(COST_THERE)).collect();
-        let names = primitives().chain(event::ALL).chain(costs.iter().map(String::as_str));
+        let primitives = Primitive::ROWS.iter().map(|row| row.name);
+        let mut costs = Vec::new();
+        for prefix in [COST_HERE, COST_THERE] {
+            costs.extend(primitives.clone().map(|name| format!("{prefix}{name}")));
+        }
+        let names = primitives.chain(event::ALL).chain(costs.iter().map(String::as_str));
         counters::describe(memory, names);
         Self(memory)
     }
@@ -55,7 +57,7 @@ impl SharedCells {
     }
 
     /// Counts an operation of a primitive.
-    pub fn served_here(&self, primitive: Primitive) {
+    pub fn served_locally(&self, primitive: Primitive) {
         self.cell(primitive as usize).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -65,11 +67,11 @@ impl SharedCells {
         self.cell(Primitive::ALL.len() + event as usize)
     }
 
-    /// Notes what a primitive costs here and in the installed OpenSSL, in nanoseconds; 0 for what was not measured.
-    pub fn set_costs(&self, primitive: Primitive, here: u64, there: u64) {
+    /// Sets what a primitive costs in this process and in the installed OpenSSL; 0 for what was not measured.
+    pub fn set_costs(&self, primitive: Primitive, local_ns: u64, openssl_ns: u64) {
         let first = Primitive::ALL.len() + event::ALL.len() + primitive as usize;
-        self.cell(first).store(here, Ordering::Relaxed);
-        self.cell(first + Primitive::ALL.len()).store(there, Ordering::Relaxed);
+        self.cell(first).store(local_ns, Ordering::Relaxed);
+        self.cell(first + Primitive::ALL.len()).store(openssl_ns, Ordering::Relaxed);
     }
 }
 
@@ -84,7 +86,7 @@ mod tests {
         let memory: &'static [AtomicU64; LEN] =
             Box::leak(Box::new([const { AtomicU64::new(0) }; LEN]));
         let cells = SharedCells::on(memory);
-        cells.served_here(Primitive::Tls13Kdf);
+        cells.served_locally(Primitive::Tls13Kdf);
         for (at, event) in [
             LocalEvent::FetchHit,
             LocalEvent::FetchMiss,

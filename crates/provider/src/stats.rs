@@ -20,8 +20,8 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[doc = $doc])* pub $field: EventCounter,)*
-            /// Operations of each [`Primitive`] that were computed here, by its index.
-            here: [EventCounter; Primitive::ALL.len()],
+            /// Operations of each [`Primitive`] that were computed in this process, by its index.
+            computed: [EventCounter; Primitive::ALL.len()],
             /// Counts that other processes can read.
             shared: OnceLock<SharedCells>,
         }
@@ -30,10 +30,10 @@ macro_rules! counters {
             /// Name of the provider parameter and value of each counter.
             pub fn each(&self) -> impl Iterator<Item = (&'static CStr, u64)> {
                 let counters = [$(($name, self.$field.get())),*];
-                let here = Primitive::ALL.iter().map(|primitive| {
-                    (primitive.row().counter, self.here[*primitive as usize].get())
+                let computed = Primitive::ALL.iter().map(|primitive| {
+                    (primitive.row().counter, self.computed[*primitive as usize].get())
                 });
-                counters.into_iter().chain(here)
+                counters.into_iter().chain(computed)
             }
 
             /// The counters that are reported to the nodes; the client adds its own.
@@ -50,9 +50,9 @@ macro_rules! counters {
 counters! {
     /// Private operations done by the pool, verified and handed to the application.
     pooled = c"millrace-pooled", Pooled;
-    /// Private operations done here by design: generated keys, operations that the pool has not.
+    /// Private operations done in this process by design: generated keys, operations that the pool does not offer.
     local = c"millrace-local";
-    /// Private operations done here because the pool could not: the sum of the following.
+    /// Private operations done in this process because the pool could not: the sum of the following.
     fallback = c"millrace-fallback";
     /// … no node could be reached.
     fallback_no_node = c"millrace-fallback-no-node", FallbackNoNode;
@@ -86,18 +86,18 @@ counters! {
     keys_opened = c"millrace-keys-opened";
     /// Messages that the kernel's ciphers and hashes did (`kernel_bulk`).
     kernel_bulk = c"millrace-kernel-bulk";
-    /// Messages that they should have done, and OpenSSL did, because they failed.
+    /// Messages that OpenSSL did because the kernel failed.
     kernel_bulk_failed = c"millrace-kernel-bulk-failed";
     /// Panics that were caught at the C boundary: each is a bug.
     panics = c"millrace-panics";
 }
 
 impl Stats {
-    /// Counts an operation that was computed here.
-    pub fn served_here(&self, primitive: Primitive) {
-        self.here[primitive as usize].add();
+    /// Counts an operation that was computed in this process.
+    pub fn served_locally(&self, primitive: Primitive) {
+        self.computed[primitive as usize].add();
         if let Some(shared) = self.shared.get() {
-            shared.served_here(primitive);
+            shared.served_locally(primitive);
         }
     }
 
@@ -108,14 +108,14 @@ impl Stats {
         }
     }
 
-    /// Shows other processes what a primitive costs, in nanoseconds: here, and in the installed OpenSSL.
-    pub fn set_costs(&self, primitive: Primitive, here: u64, there: u64) {
+    /// Shows other processes what a primitive costs in this process and in the installed OpenSSL.
+    pub fn set_costs(&self, primitive: Primitive, local_ns: u64, openssl_ns: u64) {
         if let Some(shared) = self.shared.get() {
-            shared.set_costs(primitive, here, there);
+            shared.set_costs(primitive, local_ns, openssl_ns);
         }
     }
 
-    /// Counts what is computed here for other processes, too.
+    /// Lets other processes read the counts of primitives.
     pub fn share(&self, cells: SharedCells) {
         // All providers of a process have the same cells.
         let _ = self.shared.set(cells);

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use common::{Bench, application, must};
-use millrace_backends::kernel::bulk::crossovers::{Crossovers, this_system};
-use millrace_backends::kernel::bulk::{BulkAlgorithm, BulkInterface};
+use millrace_kernel_crypto::crossovers::{Crossovers, this_system};
+use millrace_kernel_crypto::{BulkAlgorithm, BulkInterface};
 
 /// Offsets in the file that the stand-in shares: `struct controls` of `device.c`.
 const FAIL_FROM: u64 = 0;

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The recipes of OpenSSL's own test suite (`test/recipes/30-test_evp_data`), run by its own program `evp_test` of the
-//! release under test: once with the `default` provider alone, once with everything computed here that can be. Both
-//! have to pass, fail and skip the same tests; the provider's counters prove who computed.
+//! The recipes of OpenSSL's own test suite (`test/recipes/30-test_evp_data`), run by the program `evp_test` of the
+//! release under test: once with the `default` provider alone, once with every primitive computed by AWS-LC. Both have
+//! to pass, fail and skip the same tests; the provider's counters prove who computed.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::process::Command;
 use common::{Bench, application, texts};
 use millrace_edge::counters;
 
-/// Builds the program; returns its folder, or why there is none.
+/// Builds the program, and returns its folder, or why it cannot be built.
 fn built() -> Result<PathBuf, String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut script = Command::new(workspace.join("scripts/evp-test.sh"));
@@ -51,7 +51,7 @@ impl Outcome {
     }
 }
 
-/// The configuration of everything here, and the program.
+/// A configuration with every primitive in the process, and the program.
 struct Recipes {
     bench: Bench,
     folder: PathBuf,
@@ -90,7 +90,7 @@ impl Recipes {
 }
 
 #[test]
-fn recipes_of_openssl_have_the_same_outcome_with_everything_computed_here() {
+fn recipes_of_openssl_have_the_same_outcome_with_everything_computed_locally() {
     let folder = match built() {
         Ok(folder) => folder,
         Err(said) => millrace_testkit::skip!("no source of OpenSSL to build evp_test from: {said}"),

@@ -10,10 +10,11 @@ use std::fs;
 
 use common::server::{Server, connect};
 use common::{Bench, must, must_fail};
-use millrace_provider::local::share::{Share, ShareKey};
+use millrace_provider::algorithms::Share;
+use millrace_provider::local::share::ShareKey;
 use millrace_testkit::vectors::{Vectors, bytes, tests, text};
 
-/// Everything here, nothing of the pool.
+/// Every primitive in this process, no key in the pool.
 const LOCAL: &str = "local = all\nalgorithms = none\nmode = off";
 
 /// Whether this OpenSSL has ML-DSA.
@@ -27,7 +28,7 @@ fn has_ml_kem(bench: &Bench) -> bool {
 }
 
 #[test]
-fn handshake_with_x25519_is_computed_here_on_both_sides() {
+fn handshake_with_x25519_is_computed_locally_on_both_sides() {
     let bench = Bench::with_local(LOCAL);
     for (server_config, client_config) in [
         (Some("local.cnf"), None),
@@ -76,7 +77,7 @@ fn hybrid_groups_are_served_by_every_openssl_3() {
 }
 
 #[test]
-fn nothing_is_computed_here_unless_the_setting_names_it() {
+fn nothing_is_computed_locally_unless_the_setting_names_it() {
     let bench = Bench::with_local(LOCAL);
     let prefer = "default_properties = ?millrace.local=yes";
     bench.write_config("off.cnf", prefer, "algorithms = none\nmode = off");
@@ -97,7 +98,7 @@ fn nothing_is_computed_here_unless_the_setting_names_it() {
     assert_eq!(list("some.cnf").matches("@ millrace").count(), 3);
     let all = list("local.cnf");
     // X25519 and its exchange, the KDF; two hybrids, and ML-KEM alone where OpenSSL has none, each twice; the keys
-    // that sign here: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it; four ciphers of
+    // that sign in this process: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it; four ciphers of
     // records, and six digests.
     let shares = if has_ml_kem(&bench) { 2 } else { 3 };
     let keys = 3 + 3 * usize::from(has_ml_dsa(&bench));
@@ -229,7 +230,7 @@ fn x25519_key_of_the_pool_is_refused_with_a_reason_and_the_rest_stays() {
     assert_eq!(bench.served("ecdsa-sign"), 1);
 }
 
-/// The lines of a file of costs: primitive, cost here, cost in OpenSSL.
+/// The lines of a file of costs: primitive, cost by AWS-LC, cost in OpenSSL.
 fn costs(bench: &Bench) -> Vec<(String, u64, Option<u64>)> {
     let text = fs::read_to_string(bench.path("choice.tsv")).expect("the file of costs");
     let lines = text.lines().map(|line| {
@@ -276,7 +277,7 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
             assert_eq!(has(&first, name), wins, "{name}: {measured:?} {first:?}");
         }
     }
-    // The file decides from now on: X25519 is said to be slow here.
+    // The file decides from now on: it says that X25519 is slow by AWS-LC.
     let before = fs::read_to_string(&file).expect("the file");
     let slower = |line: &str| match line.split_once("\tX25519\t") {
         Some((system, _)) => format!("{system}\tX25519\t9\t8\n"),
@@ -299,7 +300,7 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
 
 #[test]
 fn pairs_made_ahead_are_used_once_and_counted() {
-    if !millrace_provider::local::ahead::is_available() {
+    if !millrace_provider::local::precomputed::is_available() {
         millrace_testkit::skip!("no AVX-512 IFMA: this processor makes no pairs ahead");
     }
     let bench = Bench::with_local(LOCAL);

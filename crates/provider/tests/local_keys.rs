@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Keys that the application loads from its own files and that sign in this process by AWS-LC: handshakes whose
-//! counters prove who signed, signatures that the `default` provider verifies, and keys that stay what they are.
+//! Keys that the application loads from its own files and that sign in this process by AWS-LC. Counters prove who
+//! signed in a handshake, the `default` provider verifies the signatures, and keys are written as by OpenSSL.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::server::{Server, connect};
 use common::{Bench, must};
 use millrace_testkit::vectors::{Vectors, bytes, tests, text};
 
-/// Everything here, nothing of the pool.
+/// Every primitive in this process, no key in the pool.
 const LOCAL: &str = "local = all\nalgorithms = none\nmode = off";
 
 /// A key: its counter, and how `openssl` makes it.
@@ -51,7 +51,7 @@ fn certify(bench: &Bench, options: &str) {
 }
 
 #[test]
-fn handshake_is_signed_here_with_every_key_that_is_faster_here() {
+fn handshake_is_signed_locally_with_every_key_that_is_faster_so() {
     let (bench, kinds) = prepared();
     for kind in kinds {
         certify(&bench, kind.options);
@@ -110,7 +110,7 @@ fn signature_of_every_digest_verifies_with_openssl() {
     let (bench, kinds) = prepared();
     for kind in kinds {
         bench.generate("key", kind.options);
-        // SHA-3 is none of AWS-LC's here: OpenSSL signs.
+        // AWS-LC has no SHA-3 for this: OpenSSL signs.
         let digests: &[&str] = if kind.is_digest {
             &["sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256"]
         } else {
@@ -186,9 +186,9 @@ fn wycheproof_ed25519_messages_are_verified_as_by_openssl() {
     assert!(results[0] > 5 && results[1] > 5, "{results:?}");
 }
 
-/// The keys of the pool go there and the rest stays here; with `?provider=millrace` every key goes.
+/// The pool signs with its own keys alone; with `?provider=millrace` it also imports the keys of files.
 #[test]
-fn key_of_a_file_signs_here_beside_a_pool_unless_all_keys_are_given_to_it() {
+fn key_of_a_file_signs_locally_unless_all_keys_are_given_to_the_pool() {
     let mut bench = Bench::new();
     bench.write("message", b"the mill is not the river\n");
     bench.generate("key", KINDS[0].options);

@@ -21,7 +21,7 @@ fn harness() -> Option<&'static Path> {
     BUILT.as_deref()
 }
 
-/// Runs it with everything computed here, in its own contexts, too; returns what it printed.
+/// Runs it with every primitive in the process, in its own contexts, too; returns what it printed.
 #[track_caller]
 fn run(what: &str) -> Option<String> {
     let binary = harness()?;

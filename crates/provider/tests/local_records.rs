@@ -16,7 +16,7 @@ use common::server::{SENT, Server, fetch, long_file};
 use common::{Bench, application, must};
 use millrace_testkit::vectors::{Vectors, tests, text};
 
-/// Records and digests here, nothing of the pool.
+/// Records and digests in the process, no key in the pool.
 const LOCAL: &str =
     "local = AES-GCM,ChaCha20-Poly1305,SHA2-256,SHA2-512\nalgorithms = none\nmode = off";
 

@@ -13,7 +13,7 @@ use std::process::Command;
 use common::server::{Server, fetch, long_file};
 use common::{Bench, must, texts};
 
-/// Builds the slow libcrypto; returns its folder, or why there is none.
+/// Builds the slow libcrypto, and returns its folder, or why it cannot be built.
 fn slow_library() -> Result<PathBuf, String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut script = Command::new(workspace.join("scripts/slow-openssl.sh"));

@@ -6,7 +6,6 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `bulk/` | ciphers and hashes for whole packets, which are no part of the backend |
 //! | `callers.rs` | the threads that block in system calls, and whose keyring it is |
 //! | `errors.rs` | errors of the kernel, and what to do |
 //! | `keys.rs` | keys on the host and in the kernel |
@@ -32,7 +31,6 @@ use millrace_engine::backend::{
 };
 use millrace_operation::{BackendKind, KeyError, PrivateKey};
 
-pub mod bulk;
 mod callers;
 mod capabilities;
 mod errors;

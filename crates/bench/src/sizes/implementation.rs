@@ -18,7 +18,7 @@ use aws_lc_rs::digest;
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::kem;
 use clap::ValueEnum;
-use millrace_backends::kernel::bulk::BulkInterface;
+use millrace_kernel_crypto::BulkInterface;
 
 use super::kernel;
 use super::rows::{SizeRequest, SizeRow};

@@ -7,11 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
-use millrace_backends::kernel::bulk::{
-    BLOCK_LEN, BulkAlgorithm, BulkDirection, BulkInterface, BulkSession,
-};
 use millrace_hostfs::replace::replace_file;
+use millrace_kernel_crypto::crossovers::{self, Crossovers};
+use millrace_kernel_crypto::{BLOCK_LEN, BulkAlgorithm, BulkDirection, BulkInterface, BulkSession};
 
 use super::implementation::{Function, Nonces, key};
 use super::results::SizesReport;

@@ -16,8 +16,8 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
-use millrace_backends::kernel::bulk::BulkInterface;
 use millrace_hostfs::child::OwnedChild;
+use millrace_kernel_crypto::BulkInterface;
 use serde::{Deserialize, Serialize};
 
 use super::implementation::{Implementation, OpenLibrary, Prepared};

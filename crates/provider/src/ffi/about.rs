@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The answers of every provider about itself, usable or not: name, version, status, texts of errors.
+//! The parameters and error texts of every provider, usable or not.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use super::types::{Item, Param, StaticTable};
 use super::{core, ids};
 use crate::error::Reason;
 
-/// Nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
+/// Frees nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
 pub(crate) unsafe extern "C" fn teardown<const ID: i32>(_provctx: Ptr) {}
 
 /// The version of this crate, for C.
@@ -22,7 +22,14 @@ pub(crate) const VERSION: &CStr =
         Err(_) => panic!(),
     };
 
-/// The parameters of every provider; those of a usable one include counters, too.
+/// The parameter `status` of a provider.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProviderStatus {
+    Unusable = 0,
+    Usable = 1,
+}
+
+/// The parameters of every provider. A usable one has counters, too.
 pub(crate) const PARAMS: [Param; 5] = [
     Param::listed(c"name", ids::param::UTF8_PTR),
     Param::listed(c"version", ids::param::UTF8_PTR),
@@ -39,7 +46,7 @@ pub(crate) const PARAMS: [Param; 5] = [
 pub(crate) unsafe fn answer(
     request: *mut Param,
     name: &'static CStr,
-    is_usable: bool,
+    status: ProviderStatus,
     counter: impl Fn(&CStr) -> Option<u64>,
 ) -> bool {
     // SAFETY: by this function's contract.
@@ -57,7 +64,7 @@ pub(crate) unsafe fn answer(
                 b"status" => {
                     // Some callers ask for a signed integer: 0 and 1 are the same in both types.
                     param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
-                    set_unsigned(param, is_usable.into())
+                    set_unsigned(param, status as u64)
                 }
                 _ => counter(key).is_none_or(|value| set_unsigned(param, value)),
             }
@@ -69,11 +76,10 @@ pub(crate) unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> 
     static LIST: OnceLock<StaticTable<Item>> = OnceLock::new();
     core::guard_bare(std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
-            let text = |(reason, text): &(Reason, &'static CStr)| Item {
-                id: *reason as u32,
-                pointer: text.as_ptr().cast(),
-            };
-            let mut entries: Vec<Item> = Reason::TEXTS.iter().map(text).collect();
+            let mut entries: Vec<Item> = Reason::TEXTS
+                .iter()
+                .map(|(reason, text)| Item { id: *reason as u32, pointer: text.as_ptr().cast() })
+                .collect();
             entries.push(Item { id: 0, pointer: std::ptr::null() });
             StaticTable::leak(entries)
         });

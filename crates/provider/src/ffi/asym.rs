@@ -5,16 +5,17 @@
 
 use millrace_operation::Output;
 
-use super::core::integer_in;
 use super::delegate::{
-    DelegatedOperation, OneShot, Rows, Wrapped, dispatch, dupctx, free, get_params, init, listing,
+    DelegatedOperation, OneShot, Rows, Wrapped, dispatch, dupctx, get_params, init, listing,
     newctx, produce, set_noted_params, transform,
 };
+use super::handle::free;
 use super::ids;
 use super::inner::{self, InnerAlgorithm};
 use super::key::Key;
-use super::params::digest_in;
-use super::private::{self, bytes};
+use super::memory::bytes;
+use super::params::{digest_in, integer_in};
+use super::private;
 use super::types::Param;
 use crate::algorithms::{AlgorithmRow, Cipher, each_cipher};
 use crate::error::{Error, Result};
@@ -45,7 +46,7 @@ fn rows<const A: usize>() -> Rows {
 /// Length of a TLS premaster secret (`SSL_MAX_MASTER_KEY_LENGTH`).
 const PREMASTER: usize = 48;
 
-/// Settings of an encryption or decryption context that the inner context does not give back.
+/// Settings of an encryption or decryption context that the inner context does not return.
 #[derive(Clone, Copy, Default)]
 struct Crypting {
     /// The TLS version that was negotiated.
@@ -103,8 +104,10 @@ impl OneShot for Crypting {
 
 impl Context {
     fn settings(&self) -> Result<RsaDecrypt> {
-        let (mut pad_mode, mut client_version) = (0, 0);
-        let (mut digest, mut mgf1) = ([0; Digest::MAX_NAME], [0; Digest::MAX_NAME]);
+        let mut pad_mode = 0;
+        let mut client_version = 0;
+        let mut digest = [0; Digest::MAX_NAME];
+        let mut mgf1 = [0; Digest::MAX_NAME];
         let mut label: *const u8 = std::ptr::null();
         let mut request = [
             Param::int(c"pad-mode", &mut pad_mode),

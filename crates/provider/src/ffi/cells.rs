@@ -11,7 +11,7 @@ use millrace_edge::counters::MEMORY_NAME;
 
 use crate::shared_cells::{LEN, SharedCells};
 
-/// The cells of this process and its children; none if the kernel gives no memory file.
+/// The cells of this process and its children. `None` if the kernel gives no memory file.
 pub(crate) fn shared() -> Option<SharedCells> {
     static CELLS: OnceLock<Option<SharedCells>> = OnceLock::new();
     *CELLS.get_or_init(|| Some(SharedCells::on(memory()?)))

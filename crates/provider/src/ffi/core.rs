@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
 use super::ids;
-use super::params;
 use super::types::{Dispatch, Param};
+use crate::config::section_keys;
 use crate::error::Error;
 
 type GetParams = unsafe extern "C" fn(*const c_void, *mut Param) -> c_int;
@@ -58,7 +58,7 @@ impl Core {
                     None
                 } else {
                     // SAFETY: not null, and by this function's contract of the type that `core_dispatch.h`
-                    // gives to this id, which stands beside it below.
+                    // gives to this id, as the table below states it.
                     Some(unsafe { std::mem::transmute::<*const c_void, $type>(address) })
                 }
             }};
@@ -88,8 +88,8 @@ impl Core {
             return;
         };
         // The text is the format: no conversion may remain in it, so that no argument is read.
-        let text = error.text.replace('%', "%%").replace('\0', " ");
-        let text = CString::new(text).unwrap_or_default();
+        let text =
+            CString::new(error.text.replace('%', "%%").replace('\0', " ")).unwrap_or_default();
         // A `va_list` is passed as a pointer on every ABI with OpenSSL 3; this one is never read.
         let mut no_arguments = [0_u64; 8];
         // SAFETY: each takes the core's own handle; the strings are C strings, and the format has no
@@ -147,8 +147,7 @@ impl Core {
         let size = c_int::try_from(buffer.len()).ok()?;
         // SAFETY: takes a BIO of the core, by this function's contract, and a buffer with its length.
         let read = unsafe { self.bio_gets?(bio, buffer.as_mut_ptr().cast(), size) };
-        let read = usize::try_from(read).ok().filter(|read| *read > 0)?;
-        buffer.get(..read)
+        buffer.get(..usize::try_from(read).ok().filter(|len| *len > 0)?)
     }
 
     /// Reads everything, up to `limit` bytes; `None` if there is more.
@@ -209,18 +208,7 @@ pub(crate) fn guard_bare<T>(failed: T, entry: impl FnOnce() -> Option<T>) -> T {
 /// Reads the values of the provider's section.
 pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
     static KEYS: LazyLock<Vec<(&str, CString)>> = LazyLock::new(|| {
-        let keys = crate::config::section_keys();
-        keys.filter_map(|key| Some((key, CString::new(key).ok()?))).collect()
+        section_keys().filter_map(|key| Some((key, CString::new(key).ok()?))).collect()
     });
-    let set = KEYS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?)));
-    set.collect()
-}
-
-/// The integer in the entry with this key, if there is one.
-///
-/// # Safety
-/// As [`params::locate`], and its entries describe readable memory.
-pub(crate) unsafe fn integer_in(array: *const Param, key: &CStr) -> Option<i64> {
-    // SAFETY: by this function's contract.
-    unsafe { params::locate(array, key).and_then(|param| params::integer(param)) }
+    KEYS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?))).collect()
 }

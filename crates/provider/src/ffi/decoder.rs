@@ -3,9 +3,9 @@
 
 //! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object of its type.
 //!
-//! The decoders stand beside OpenSSL's own in every load of a key file, so input that is no stub is "carry on" (1),
-//! never an error; and a PEM block of another type is consumed whole, as OpenSSL's decoder does, because the loader
-//! continues where the last decoder stopped. No connection is made: a stub has the public half.
+//! OpenSSL tries the decoders, among its own, on every key file. So input that is no stub is "carry on" (1), never an
+//! error. The loader continues where the last decoder stopped. So a PEM block of another type is consumed whole, as
+//! OpenSSL's decoder does. No connection is made: a stub has the public half.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
 use super::core::Core;
-use super::delegate::{dispatch, free, give};
+use super::delegate::dispatch;
+use super::handle::{free, give};
 use super::ids;
 use super::inner::InnerContext;
 use super::key::Key;
@@ -123,7 +124,7 @@ unsafe extern "C" fn decode_pem(
             return Ok(CARRY_ON);
         };
         if let Some(error) = excluded(decoder.provider, &der) {
-            // Servers log an error that is raised here; they log none for a key that no decoder takes.
+            // Servers log an error that a decoder raises, and none for a key that no decoder takes.
             decoder.provider.core.raise(&error);
             return Ok(0);
         }
@@ -135,7 +136,7 @@ unsafe extern "C" fn decode_pem(
     })
 }
 
-/// Why a stub cannot be used beside what is computed here.
+/// The error of a stub for a key type that this process computes.
 fn excluded(provider: &Provider, der: &[u8]) -> Option<Error> {
     let stub = Stub::from_der(der).filter(|_| provider.config.keeps_x25519())?;
     KeyType::X25519.may_be_of(&stub.spki).then(|| {

@@ -10,7 +10,7 @@
 //!
 //! A dispatch table is written with [`dispatch!`], one row per function: its number, and the function of
 //! this module (or of the operation) that serves it. Most rows only delegate: the function is called
-//! with the inner object in place of ours and with everything else as it is. The rest intercepts:
+//! with the inner object and all other arguments unchanged. The rest intercepts:
 //! initialisations note the key, settings are noted on their way, and [`produce`] and [`finish`] try the
 //! pool first.
 
@@ -20,42 +20,17 @@ use std::sync::Arc;
 use millrace_operation::Output;
 
 use super::core::guard_bare;
+use super::handle::{Failure, Handle, Owned, give, with_context, with_object};
 use super::inner::{self, InnerAlgorithm, call};
 use super::key::Key;
 use super::libcrypto::Ptr;
-use super::private::{Buffer, bytes};
+use super::memory::{Buffer, bytes};
 use super::state::{Provider, guard};
 use super::types::{Algorithm, Dispatch, Param, StaticTable};
 use crate::algorithms::AlgorithmRow;
 use crate::error::{Error, Result};
 
-/// An object that OpenSSL holds by a pointer that we gave it. It owns an object of the inner context.
-pub(crate) trait Handle {
-    fn provider(&self) -> &'static Provider;
-    /// The algorithm of the inner object.
-    fn functions(&self) -> &'static InnerAlgorithm;
-    /// The inner object; valid as long as the handle.
-    fn inner(&self) -> Ptr;
-}
-
-/// Value that a function returns to C if it failed.
-pub(crate) trait Failure {
-    const VALUE: Self;
-}
-
-impl Failure for c_int {
-    const VALUE: Self = 0;
-}
-
-impl<T> Failure for *const T {
-    const VALUE: Self = std::ptr::null();
-}
-
-impl<T> Failure for *mut T {
-    const VALUE: Self = std::ptr::null_mut();
-}
-
-/// One kind of operation contexts: what they keep beside the inner context, and what they intercept.
+/// One kind of operation contexts: their state in addition to the inner context, and what they intercept.
 /// The value is reset with each initialisation.
 pub(crate) trait DelegatedOperation: Default + 'static {
     const ROWS: &'static [AlgorithmRow];
@@ -72,7 +47,7 @@ pub(crate) trait DelegatedOperation: Default + 'static {
 
     fn copy(&self) -> Result<Self>;
 
-    /// Notes settings of the application that the inner context does not give back.
+    /// Notes settings of the application that the inner context does not return.
     ///
     /// # Safety
     /// `settings` is null or an array that a null key ends, and its entries describe readable memory.
@@ -91,7 +66,7 @@ pub(crate) trait DelegatedOperation: Default + 'static {
 
 /// An operation that takes its whole input in one call.
 pub(crate) trait OneShot: DelegatedOperation {
-    /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
+    /// Does the operation in the pool. `None` if the inner context has to do it. The result may have `room` bytes.
     fn produce(
         context: &mut Wrapped<Self>,
         id: i32,
@@ -103,11 +78,11 @@ pub(crate) trait OneShot: DelegatedOperation {
 
 /// An operation that got its input before the call that asks for the result.
 pub(crate) trait Finish: DelegatedOperation {
-    /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
+    /// Does the operation in the pool. `None` if the inner context has to do it. The result may have `room` bytes.
     fn finish(context: &mut Wrapped<Self>, key: &Key, room: usize) -> Result<Option<Output>>;
 }
 
-/// An operation context: a box in OpenSSL's hands, around an inner context.
+/// The context of an operation, around one of the inner context.
 pub(crate) struct Wrapped<O: DelegatedOperation> {
     pub(crate) provider: &'static Provider,
     pub(crate) row: &'static AlgorithmRow,
@@ -117,11 +92,13 @@ pub(crate) struct Wrapped<O: DelegatedOperation> {
     pub(crate) state: O,
 }
 
-impl<O: DelegatedOperation> Handle for Wrapped<O> {
+impl<O: DelegatedOperation> Owned for Wrapped<O> {
     fn provider(&self) -> &'static Provider {
         self.provider
     }
+}
 
+impl<O: DelegatedOperation> Handle for Wrapped<O> {
     fn functions(&self) -> &'static InnerAlgorithm {
         self.functions
     }
@@ -165,8 +142,7 @@ impl<O: DelegatedOperation> Wrapped<O> {
 
     /// The key, if its private operations go to the pool or to AWS-LC.
     pub(crate) fn taken(&self) -> Option<&Arc<Key>> {
-        let is_taken = |key: &&Arc<Key>| key.pooled() || key.signer().is_some();
-        self.key.as_ref().filter(is_taken)
+        self.key.as_ref().filter(|key| key.pooled() || key.signer().is_some())
     }
 
     /// Reads parameters of the inner context. `request` ends with [`Param::END`].
@@ -186,7 +162,7 @@ impl<O: DelegatedOperation> Wrapped<O> {
     ///
     /// # Safety
     /// As [`Buffer::fill`].
-    unsafe fn elsewhere(
+    unsafe fn offload(
         &mut self,
         out: &Buffer,
         operation: impl FnOnce(&mut Self, &Key) -> Result<Option<Output>>,
@@ -233,32 +209,20 @@ pub(crate) type Rows = Vec<(i32, *const c_void)>;
 /// The table of an algorithm: the rows whose function OpenSSL has as well, or whose number is in `own`.
 /// A row without a function hands on OpenSSL's.
 pub(crate) fn table(inner: &InnerAlgorithm, rows: Rows, own: &[i32]) -> Vec<Dispatch> {
-    let entry = |(id, function): (i32, *const c_void)| match inner.entry(id) {
-        Some(entry) if function.is_null() => Some(entry),
-        Some(_) => Some(Dispatch { id, function }),
-        None => own.contains(&id).then_some(Dispatch { id, function }),
-    };
-    let mut entries: Vec<Dispatch> = rows.into_iter().filter_map(entry).collect();
+    let mut entries = Vec::with_capacity(rows.len() + 1);
+    for (id, function) in rows {
+        match inner.entry(id) {
+            Some(entry) if function.is_null() => entries.push(entry),
+            Some(_) => entries.push(Dispatch { id, function }),
+            None if own.contains(&id) => entries.push(Dispatch { id, function }),
+            None => {}
+        }
+    }
     entries.push(Dispatch::END);
     entries
 }
 
-/// Runs an entry on an object of ours.
-///
-/// # Safety
-/// `pointer` is null or leads to an `H` that is not freed until this returns.
-pub(crate) unsafe fn with_handle<H: Handle, T: Failure>(
-    pointer: *const c_void,
-    entry: impl FnOnce(&H) -> Result<T>,
-) -> T {
-    // SAFETY: by this function's contract.
-    match unsafe { pointer.cast::<H>().as_ref() } {
-        Some(handle) => guard(handle.provider(), T::VALUE, || entry(handle)),
-        None => T::VALUE,
-    }
-}
-
-/// Functions that are called with the inner object in place of ours, and with everything else as it is.
+/// Functions that are called with the inner object and all other arguments unchanged.
 macro_rules! delegates {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         pub(crate) unsafe extern "C" fn $name<H: Handle, const ID: i32>(
@@ -266,13 +230,14 @@ macro_rules! delegates {
             $($argument: $type),*
         ) -> $result {
             let entry = |handle: &H| {
-                let (functions, inner) = (handle.functions(), handle.inner());
+                let functions = handle.functions();
+                let inner = handle.inner();
                 // SAFETY: the table's row pairs `ID` with this type. The inner object lives as long as
                 // the handle; the other arguments are those of libcrypto for this very function.
                 unsafe { call!(functions, ID, fn(inner => Ptr, $($argument => $type),*) -> $result) }
             };
             // SAFETY: libcrypto passes null or what the constructor of this table returned, an `H`.
-            unsafe { with_handle(pointer, entry) }
+            unsafe { with_object(pointer, entry) }
         }
     )*};
 }
@@ -286,40 +251,6 @@ delegates! {
     get_params(request: *mut Param) -> c_int;
     set_params(settings: *const Param) -> c_int;
     own_listing() -> *const Param;
-}
-
-/// Runs an entry on a context of ours.
-///
-/// # Safety
-/// `pointer` is null or from [`newctx`] or [`dupctx`] of this `O`, not freed, and no other thread uses
-/// it until this returns: OpenSSL's rule for operation contexts.
-pub(crate) unsafe fn with_context<O: DelegatedOperation, T: Failure>(
-    pointer: Ptr,
-    entry: impl FnOnce(&mut Wrapped<O>) -> Result<T>,
-) -> T {
-    // SAFETY: by this function's contract the pointer is null or the only way to a live box.
-    match unsafe { pointer.cast::<Wrapped<O>>().as_mut() } {
-        Some(context) => guard(context.provider, T::VALUE, || entry(context)),
-        None => T::VALUE,
-    }
-}
-
-/// Hands a value to OpenSSL, until [`free`].
-pub(crate) fn give<T>(value: T) -> Ptr {
-    Box::into_raw(Box::new(value)).cast()
-}
-
-/// Takes back what [`give`] gave.
-pub(crate) unsafe extern "C" fn free<T, const ID: i32>(pointer: Ptr) {
-    if pointer.is_null() {
-        return;
-    }
-    guard_bare((), || {
-        // SAFETY: libcrypto returns what the constructor of this table gave, a box of `T`, and does not
-        // use it again.
-        drop(unsafe { Box::from_raw(pointer.cast::<T>()) });
-        Some(())
-    });
 }
 
 pub(crate) unsafe extern "C" fn newctx<O: DelegatedOperation, const A: usize, const ID: i32>(
@@ -360,7 +291,7 @@ pub(crate) unsafe extern "C" fn dupctx<O: DelegatedOperation, const ID: i32>(poi
         }))
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// An initialisation with a key.
@@ -404,8 +335,8 @@ pub(crate) unsafe extern "C" fn digest_init<O: DelegatedOperation, const ID: i32
 /// data, or null.
 ///
 /// # Safety
-/// The arguments are those of libcrypto: null or a context of this operation; null or a key object whose key
-/// manager is ours, since libcrypto found both by one provider; null or an array of parameters.
+/// The arguments are those of libcrypto: null or a context of this operation; null or a key object of this provider's
+/// key manager; null or an array of parameters.
 unsafe fn initialise<O: DelegatedOperation, const ID: i32>(
     pointer: Ptr,
     object: Ptr,
@@ -430,7 +361,7 @@ unsafe fn initialise<O: DelegatedOperation, const ID: i32>(
         Ok(status)
     };
     // SAFETY: by this function's contract.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// A private operation on an input: in the pool, or by the inner context.
@@ -449,7 +380,7 @@ pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
             O::produce(context, ID, key, unsafe { bytes(input, len) }, room)
         };
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.elsewhere(&buffer, operation) }? {
+        if unsafe { context.offload(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;
@@ -463,7 +394,7 @@ pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// A private operation on what was given before: in the pool, or by the inner context.
@@ -477,7 +408,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
         let buffer = Buffer::new(out, out_len, room);
         let operation = |context: &mut Wrapped<O>, key: &Key| O::finish(context, key, room);
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.elsewhere(&buffer, operation) }? {
+        if unsafe { context.offload(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;
@@ -488,7 +419,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// Sets parameters, and notes those that the pool needs.
@@ -505,7 +436,7 @@ pub(crate) unsafe extern "C" fn set_noted_params<O: DelegatedOperation, const ID
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// Lists parameters; without a context too (`openssl list` asks so).
@@ -526,13 +457,12 @@ pub(crate) unsafe extern "C" fn listing<O: DelegatedOperation, const A: usize, c
     })
 }
 
-/// Properties of every algorithm, so that `provider=millrace` selects it; or `millrace.pool=yes`,
-/// under applications that ask for providers themselves (stunnel: `provider!=fips`), because what
-/// they say of a property replaces what `default_properties` says. A name that OpenSSL does not
-/// know has to have a dot in it.
+/// Properties of every algorithm, so that `provider=millrace` selects it. An application that names providers itself
+/// (stunnel: `provider!=fips`) replaces that part of `default_properties`; `millrace.pool=yes` selects under it, too.
+/// OpenSSL requires a dot in names of properties that it does not define.
 pub(crate) const PROPERTIES: &CStr = c"provider=millrace,millrace.pool=yes";
 
-/// Properties of what is computed here: `?millrace.local=yes` prefers that and leaves every key where it is.
+/// Properties of what this process computes: `?millrace.local=yes` prefers that, and sends no key to the pool.
 pub(crate) const LOCAL_PROPERTIES: &CStr =
     c"provider=millrace,millrace.pool=yes,millrace.local=yes";
 
@@ -547,15 +477,17 @@ pub(super) fn wrapped(
     own: &[i32],
     (properties, description): Offering,
 ) -> Vec<Algorithm> {
-    let rows = offered.zip(inner).zip(dispatch);
-    let rows = rows.filter_map(|((offered, inner), rows)| {
-        let inner = inner.as_ref().filter(|_| offered)?;
-        Some(Algorithm {
-            names: inner.names,
-            properties: properties.as_ptr(),
-            implementation: StaticTable::leak(table(inner, rows(), own)).as_ptr(),
-            description: description.as_ptr(),
+    offered
+        .zip(inner)
+        .zip(dispatch)
+        .filter_map(|((offered, inner), rows)| {
+            let inner = inner.as_ref().filter(|_| offered)?;
+            Some(Algorithm {
+                names: inner.names,
+                properties: properties.as_ptr(),
+                implementation: StaticTable::leak(table(inner, rows(), own)).as_ptr(),
+                description: description.as_ptr(),
+            })
         })
-    });
-    rows.collect()
+        .collect()
 }

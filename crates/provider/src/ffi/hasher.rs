@@ -5,7 +5,7 @@
 
 use millrace_operation::Hash;
 
-use super::inner;
+use super::inner::{self, succeeded};
 use super::libcrypto::{Lib, Ptr};
 use crate::error::{Error, Result};
 
@@ -25,10 +25,6 @@ impl Drop for Hasher {
         // SAFETY: the context is this value's own, and is not used again.
         unsafe { (self.lib.EVP_MD_CTX_free)(self.ctx) };
     }
-}
-
-fn succeeded(status: std::ffi::c_int) -> Result<()> {
-    if status == 1 { Ok(()) } else { Err(Error::library()) }
 }
 
 impl Hasher {

@@ -4,10 +4,10 @@
 //! The inner library context: OpenSSL's own `default` provider, called through its dispatch tables.
 //!
 //! A function of an inner algorithm gets inner objects only: its own provider context, its own key
-//! data. No property query leads out of the inner context, so nothing recurses into us, whatever
+//! data. No property query leads out of the inner context, so nothing recurses into this provider, whatever
 //! `openssl.cnf` prefers.
 //!
-//! Functions are called through [`call!`], which states the C type of the function beside its number.
+//! Functions are called through [`call!`], which takes the number of the function and its C type.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -59,7 +59,7 @@ impl InnerAlgorithm {
     }
 }
 
-/// Calls the function `$id` of an inner algorithm: each argument stands beside its C type. An error if
+/// Calls the function `$id` of an inner algorithm with arguments and their C types. An error if
 /// the algorithm does not have the function.
 ///
 /// # Safety
@@ -73,6 +73,11 @@ macro_rules! call {
     };
 }
 pub(crate) use call;
+
+/// The outcome of a function of libcrypto that returns 1 for success.
+pub(crate) fn succeeded(status: c_int) -> Result<()> {
+    if status == 1 { Ok(()) } else { Err(Error::library()) }
+}
 
 /// The inner library context and what is offered from it.
 pub(crate) struct InnerContext {
@@ -118,10 +123,10 @@ unsafe impl Sync for InnerContext {}
 static LIB: OnceLock<std::result::Result<Lib, LibError>> = OnceLock::new();
 static CONTEXT: OnceLock<Result<InnerContext>> = OnceLock::new();
 
-/// The libcrypto of this process. There is one per process that can use this module.
+/// The libcrypto of this process.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// It lacks a function, or another libcrypto of this process uses the module already.
 pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
     let lib = LIB.get_or_init(|| Lib::holding(upcall)).as_ref().map_err(|why| {
         let text = format!(
@@ -139,12 +144,10 @@ pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
 }
 
 /// The inner context, made at the first call.
-///
-/// # Errors
-/// If libcrypto cannot make one.
 pub(crate) fn context() -> Result<&'static InnerContext> {
-    let lib = LIB.get().and_then(|lib| lib.as_ref().ok());
-    let lib = lib.ok_or_else(|| Error::new(Reason::Internal, "used before it was initialised"))?;
+    let Some(Ok(lib)) = LIB.get() else {
+        return Err(Error::new(Reason::Internal, "used before it was initialised"));
+    };
     CONTEXT.get_or_init(|| InnerContext::new(lib)).as_ref().map_err(Error::clone)
 }
 
@@ -163,52 +166,24 @@ impl InnerContext {
         }
         // SAFETY: takes a loaded provider.
         let provctx = unsafe { (lib.OSSL_PROVIDER_get0_provider_ctx)(provider) };
-        let find = |operation: c_int, names: &[&str]| {
-            let mut no_cache = 0;
-            // SAFETY: a loaded provider and a writable flag. The provider is never unloaded, so its
-            // tables stay.
-            let table =
-                unsafe { (lib.OSSL_PROVIDER_query_operation)(provider, operation, &mut no_cache) };
-            // SAFETY: what the query returns is null or an array of `OSSL_ALGORITHM` with its end.
-            unsafe { find(table, names) }
-        };
-        let key_names: Vec<&str> = KeyType::ALL.iter().map(|key_type| key_type.name()).collect();
-        let share_names = Share::ROWS.iter().map(|row| row.name.to_str());
+        let found = DefaultProvider { lib, provider };
         let share_names: Vec<&str> =
-            share_names.map(std::result::Result::unwrap_or_default).collect();
-        let names = |rows: &'static [AlgorithmRow]| -> Vec<&str> {
-            rows.iter().map(|row| row.name).collect()
-        };
+            Share::ROWS.iter().map(|row| row.name.to_str().unwrap_or_default()).collect();
         Ok(Self {
             lib,
             libctx,
             provider,
             provctx,
-            keys: find(ids::op::KEYMGMT, &key_names),
-            signatures: find(ids::op::SIGNATURE, &names(Signature::ROWS)),
-            exchanges: find(ids::op::KEYEXCH, &names(Exchange::ROWS)),
-            ciphers: find(ids::op::ASYM_CIPHER, &names(Cipher::ROWS)),
-            shares: find(ids::op::KEYMGMT, &share_names),
-            kems: find(ids::op::KEM, &share_names),
-            tls13_kdf: find(ids::op::KDF, &["TLS13-KDF"]).pop().flatten(),
-            aeads: find(
-                ids::op::CIPHER,
-                &Aead::ROWS.iter().map(|row| row.name).collect::<Vec<_>>(),
-            ),
-            sha2: find(ids::op::DIGEST, &Sha2::ROWS.iter().map(|row| row.name).collect::<Vec<_>>()),
-            bulk: {
-                let found = |form: BulkForm, operation| {
-                    let of_form = |row: &crate::algorithms::BulkRow| {
-                        if row.form == form { row.name } else { "" }
-                    };
-                    find(operation, &Bulk::ROWS.iter().map(of_form).collect::<Vec<_>>())
-                };
-                let ciphers = found(BulkForm::Cipher, ids::op::CIPHER);
-                let digests = found(BulkForm::Digest, ids::op::DIGEST);
-                let macs = found(BulkForm::Mac, ids::op::MAC);
-                let each = ciphers.into_iter().zip(digests).zip(macs);
-                each.map(|((cipher, digest), mac)| cipher.or(digest).or(mac)).collect()
-            },
+            keys: found.algorithms(ids::op::KEYMGMT, KeyType::ALL.iter().map(|key| key.name())),
+            signatures: found.rows(ids::op::SIGNATURE, Signature::ROWS),
+            exchanges: found.rows(ids::op::KEYEXCH, Exchange::ROWS),
+            ciphers: found.rows(ids::op::ASYM_CIPHER, Cipher::ROWS),
+            shares: found.algorithms(ids::op::KEYMGMT, share_names.iter().copied()),
+            kems: found.algorithms(ids::op::KEM, share_names.iter().copied()),
+            tls13_kdf: found.algorithms(ids::op::KDF, ["TLS13-KDF"]).pop().flatten(),
+            aeads: found.algorithms(ids::op::CIPHER, Aead::ROWS.iter().map(|row| row.name)),
+            sha2: found.algorithms(ids::op::DIGEST, Sha2::ROWS.iter().map(|row| row.name)),
+            bulk: found.bulk(),
             digests: [const { OnceLock::new() }; Hash::ALL.len()],
         })
     }
@@ -233,24 +208,62 @@ impl InnerContext {
     }
 }
 
+/// The loaded `default` provider.
+struct DefaultProvider {
+    lib: &'static Lib,
+    provider: Ptr,
+}
+
+impl DefaultProvider {
+    /// The algorithms of an operation, in the order of their first names; `None` for what this OpenSSL lacks.
+    fn algorithms<'a>(
+        &self,
+        operation: c_int,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<Option<InnerAlgorithm>> {
+        let names: Vec<&str> = names.into_iter().collect();
+        let query = self.lib.OSSL_PROVIDER_query_operation;
+        let mut no_cache = 0;
+        // SAFETY: a loaded provider and a writable flag. The provider is never unloaded, so its tables stay.
+        let table = unsafe { query(self.provider, operation, &mut no_cache) };
+        // SAFETY: what the query returns is null or an array of `OSSL_ALGORITHM` with its end.
+        unsafe { find(table, &names) }
+    }
+
+    fn rows(&self, operation: c_int, rows: &[AlgorithmRow]) -> Vec<Option<InnerAlgorithm>> {
+        self.algorithms(operation, rows.iter().map(|row| row.name))
+    }
+
+    /// The algorithms of [`Bulk`], each from the table of its form.
+    fn bulk(&self) -> Vec<Option<InnerAlgorithm>> {
+        Bulk::ROWS
+            .iter()
+            .map(|row| {
+                let operation = match row.form {
+                    BulkForm::Cipher => ids::op::CIPHER,
+                    BulkForm::Digest => ids::op::DIGEST,
+                    BulkForm::Mac => ids::op::MAC,
+                };
+                self.algorithms(operation, [row.name]).pop().flatten()
+            })
+            .collect()
+    }
+}
+
 /// The functions of a key type.
-///
-/// # Errors
-/// If this OpenSSL does not have it.
 pub(crate) fn key_functions(key_type: KeyType) -> Result<&'static InnerAlgorithm> {
     algorithm_at(&context()?.keys, key_type as usize)
 }
 
-/// The algorithm at `index`.
-///
-/// # Errors
-/// If this OpenSSL does not have it.
+/// The algorithm at `index`, or an error if this OpenSSL lacks it.
 pub(crate) fn algorithm_at(
     algorithms: &[Option<InnerAlgorithm>],
     index: usize,
 ) -> Result<&InnerAlgorithm> {
-    let inner = algorithms.get(index).and_then(Option::as_ref);
-    inner.ok_or_else(|| Error::new(Reason::NotOffered, "this OpenSSL does not have the algorithm"))
+    match algorithms.get(index) {
+        Some(Some(inner)) => Ok(inner),
+        _ => Err(Error::new(Reason::NotOffered, "this OpenSSL does not have the algorithm")),
+    }
 }
 
 /// Finds algorithms by their first name.

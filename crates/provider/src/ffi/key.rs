@@ -11,12 +11,12 @@ use millrace_operation::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::core::guard_bare;
-use super::delegate::Handle;
+use super::handle::{Handle, owned};
 use super::ids;
-use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions};
+use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions, succeeded};
 use super::libcrypto::Ptr;
-use super::local::Signer;
 use super::params::string_in;
+use super::signer::Signer;
 use super::state::Provider;
 use super::types::{Callback, Param};
 use crate::algorithms::KeyType;
@@ -28,11 +28,11 @@ use crate::remote::{FailureKind, PoolError};
 /// Origin of a key's private part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// There is no private part (or none is known yet).
+    /// There is no private part, or it has not been imported yet.
     Public,
     /// Brought into this process by the application: the pool may have it too.
     Imported,
-    /// Generated in this process: it stays here.
+    /// Generated in this process, which it never leaves.
     Generated,
     /// The private part is in the pool, and only there.
     Resident,
@@ -112,9 +112,9 @@ pub(crate) struct Key {
     /// Name of the key in the pool.
     name: Option<String>,
     identity: OnceLock<Arc<KeyIdentity>>,
-    /// Whether the key came by the key manager of the keys that sign here: the pool never gets it.
-    stays: bool,
-    /// Implementation that signs with the key here, once it was asked for; `None` if none does.
+    /// Whether the key came by the key manager of keys that sign in this process: the pool never gets it.
+    is_local: bool,
+    /// Implementation that signs with the key in this process, once it was asked for. `None` if none does.
     signer: OnceLock<Option<Signer>>,
 }
 
@@ -132,11 +132,9 @@ impl Drop for Key {
     }
 }
 
-impl Handle for Key {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
+owned!(Key);
 
+impl Handle for Key {
     fn functions(&self) -> &'static InnerAlgorithm {
         self.data.functions
     }
@@ -155,15 +153,15 @@ impl Key {
             imported: AtomicBool::new(false),
             name: None,
             identity: OnceLock::new(),
-            stays: false,
+            is_local: false,
             signer: OnceLock::new(),
         }
     }
 
     /// A key whose private operations are done in this process, by the [`Signer`] or by OpenSSL.
-    pub(crate) fn staying(provider: &'static Provider, data: InnerKeyData, origin: Origin) -> Self {
+    pub(crate) fn local(provider: &'static Provider, data: InnerKeyData, origin: Origin) -> Self {
         let mut key = Self::new(provider, data, origin);
-        key.stays = true;
+        key.is_local = true;
         key
     }
 
@@ -172,14 +170,14 @@ impl Key {
         let mut key = Self::new(self.provider, data, self.origin());
         key.name.clone_from(&self.name);
         key.identity = self.identity.clone();
-        key.stays = self.stays;
+        key.is_local = self.is_local;
         key
     }
 
     /// The public half of the same key.
     pub(crate) fn public_like(&self, data: InnerKeyData) -> Self {
         let mut key = Self::new(self.provider, data, Origin::Public);
-        key.stays = self.stays;
+        key.is_local = self.is_local;
         key
     }
 
@@ -189,7 +187,7 @@ impl Key {
         let data = InnerKeyData::public(spki)?;
         if data.key_type == KeyType::X25519 && provider.config.keeps_x25519() {
             // Its key manager holds no keys of the pool; the decoder of stubs has said so.
-            return Err(Error::new(Reason::Config, "X25519 is computed here"));
+            return Err(Error::new(Reason::Config, "X25519 is computed in this process"));
         }
         let mut key = Self::new(provider, data, Origin::Resident);
         key.name = Some(name.to_owned());
@@ -242,7 +240,7 @@ impl Key {
         match self.origin() {
             Origin::Resident => true,
             Origin::Imported => {
-                !self.stays
+                !self.is_local
                     && self.data.key_type.row().pooled
                     && self.provider.config.mode != WaitMode::Off
             }
@@ -252,16 +250,28 @@ impl Key {
 
     /// The implementation that signs with this key in this process, in place of OpenSSL.
     pub(super) fn signer(&self) -> Option<&Signer> {
-        if !self.stays || self.origin() != Origin::Imported {
+        if !self.is_local || self.origin() != Origin::Imported {
             return None;
         }
         if self.signer.get().is_none() {
             // Made outside of the cell: a fork finds that empty or filled, and never half-way.
-            let signer = Signer::of(self).filter(|signer| signer.is_chosen(self.provider));
+            let signer = self.load_signer().filter(|signer| signer.is_chosen(self.provider));
             // Lost the race: the other thread's is the same.
             let _ = self.signer.set(signer);
         }
         self.signer.get()?.as_ref()
+    }
+
+    /// A signer with the private part, whether it is chosen or not.
+    pub(super) fn load_signer(&self) -> Option<Signer> {
+        // Keys of other types are not encoded for nothing.
+        if !Signer::signs_with(self.data.key_type) {
+            return None;
+        }
+        match self.source() {
+            Ok(Source::Imported(private)) => Signer::load(self.provider, &private),
+            Ok(Source::Resident) | Err(_) => None,
+        }
     }
 
     /// Whether the inner key data has these parts.
@@ -303,7 +313,8 @@ impl Key {
     }
 
     fn get(&self, request: &mut [Param; 2]) -> Result<()> {
-        let (id, request) = (ids::keymgmt::GET_PARAMS, request.as_mut_ptr());
+        let id = ids::keymgmt::GET_PARAMS;
+        let request = request.as_mut_ptr();
         // SAFETY: `keymgmt_get_params` takes live key data and an array that a null key ends; all
         // callers end theirs with `Param::END`, and have borrowed the memory of its entry.
         let status = unsafe {
@@ -347,10 +358,12 @@ impl Key {
             unsafe { (context.lib.PKCS8_PRIV_KEY_INFO_free)(info) };
             encoded
         });
-        let refused = "the key cannot be encoded as PKCS#8";
-        encoded
-            .map(|encoded| Source::Imported(PrivateKey::from_pkcs8(encoded)))
-            .map_err(|_| PoolError::new(FailureKind::Refused, refused))
+        match encoded {
+            Ok(encoded) => Ok(Source::Imported(PrivateKey::from_pkcs8(encoded))),
+            Err(_) => {
+                Err(PoolError::new(FailureKind::Refused, "the key cannot be encoded as PKCS#8"))
+            }
+        }
     }
 
     /// An `EVP_PKEY` of the inner context with the selected parts.
@@ -387,7 +400,8 @@ impl Pkey {
     fn from_spki(context: &'static InnerContext, spki: &[u8]) -> Result<Self> {
         let mut cursor = spki.as_ptr();
         let len = c_long::try_from(spki.len()).map_err(|_| Error::library())?;
-        let (reuse, none) = (std::ptr::null_mut(), std::ptr::null());
+        let reuse = std::ptr::null_mut();
+        let none = std::ptr::null();
         // SAFETY: no object to use again, `len` readable bytes, a library context, no properties.
         let pkey =
             unsafe { (context.lib.d2i_PUBKEY_ex)(reuse, &mut cursor, len, context.libctx, none) };
@@ -434,13 +448,9 @@ impl Pkey {
         }
         // SAFETY: not null, so it is a C string that lives as long as the EVP_PKEY.
         let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("");
-        let missing = || Error::new(Reason::Key, format!("keys of type {name} are not offered"));
-        KeyType::from_name(name).ok_or_else(missing)
+        KeyType::from_name(name)
+            .ok_or_else(|| Error::new(Reason::Key, format!("keys of type {name} are not offered")))
     }
-}
-
-pub(crate) fn succeeded(status: c_int) -> Result<()> {
-    if status == 1 { Ok(()) } else { Err(Error::library()) }
 }
 
 /// Result of `receive` for the parameters that `export` hands to a callback.

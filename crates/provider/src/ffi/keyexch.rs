@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use millrace_operation::{Operation, Output};
 
-use super::core::integer_in;
 use super::delegate::{
-    DelegatedOperation, Finish, Handle, Rows, Wrapped, dispatch, dupctx, finish, free, get_params,
-    init, listing, newctx, set_noted_params, with_context,
+    DelegatedOperation, Finish, Rows, Wrapped, dispatch, dupctx, finish, get_params, init, listing,
+    newctx, set_noted_params,
 };
+use super::handle::{Handle, free, with_context};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call};
 use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
-use super::params::string_in;
+use super::params::{integer_in, string_in};
 use super::private;
 use super::types::Param;
 use crate::algorithms::{AlgorithmRow, Exchange, Scheme, each_exchange};
@@ -47,7 +47,7 @@ fn rows<const A: usize>() -> Rows {
 /// Longest public value of a peer: a group element of 8192 bits.
 const MAX_PUBLIC: usize = 1024;
 
-/// Settings of a key agreement context beside the inner one.
+/// State of a key agreement context, in addition to the inner one.
 #[derive(Clone, Default)]
 struct Agreeing {
     peer: Option<Arc<Key>>,

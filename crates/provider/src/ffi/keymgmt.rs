@@ -10,12 +10,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::core::guard_bare;
-use super::delegate::{
-    Failure, Handle, Rows, dispatch, free, get_params, give, set_params, with_handle,
-};
+use super::delegate::{Rows, dispatch, get_params, set_params};
+use super::handle::{Failure, Handle, free, give, owned, with_object};
 use super::ids;
-use super::inner::{self, InnerAlgorithm, call, key_functions};
-use super::key::{InnerKeyData, Key, Origin, succeeded};
+use super::inner::{self, InnerAlgorithm, call, key_functions, succeeded};
+use super::key::{InnerKeyData, Key, Origin};
 use super::libcrypto::Ptr;
 use super::state::{Provider, guard};
 use super::types::{Callback, Param};
@@ -25,13 +24,13 @@ use crate::error::{Error, Reason};
 /// The rows of each key type's dispatch table.
 pub(crate) const DISPATCH: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(rows);
 
-/// The rows of each key type's dispatch table, for keys that sign here.
-pub(crate) const STAYING: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(staying_rows);
+/// The rows of each key type's dispatch table, for keys that sign in this process.
+pub(crate) const LOCAL: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(local_rows);
 
-fn staying_rows<const A: usize>() -> Rows {
+fn local_rows<const A: usize>() -> Rows {
     let mut rows = rows::<A>();
     rows.retain(|(id, _)| *id != ids::keymgmt::NEW);
-    rows.extend(dispatch! { keymgmt { NEW => new_staying<A>; } });
+    rows.extend(dispatch! { keymgmt { NEW => new_local<A>; } });
     rows
 }
 
@@ -63,7 +62,7 @@ fn rows<const A: usize>() -> Rows {
     } }
 }
 
-/// A running key generation: a box in OpenSSL's hands, around an inner one.
+/// The context of a key generation, around one of the inner context.
 struct Generation {
     provider: &'static Provider,
     key_type: KeyType,
@@ -71,11 +70,9 @@ struct Generation {
     inner: Ptr,
 }
 
-impl Handle for Generation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
+owned!(Generation);
 
+impl Handle for Generation {
     fn functions(&self) -> &'static InnerAlgorithm {
         self.functions
     }
@@ -94,8 +91,8 @@ impl Drop for Generation {
     }
 }
 
-/// The part of a selection that the inner key data can have: that of a resident key has no private part.
-fn here(key: &Key, selection: c_int) -> c_int {
+/// The part of a selection that the inner key data can have: the private part of a resident key is in the pool.
+fn held(key: &Key, selection: c_int) -> c_int {
     if key.origin() == Origin::Resident { selection & !ids::select::PRIVATE_KEY } else { selection }
 }
 
@@ -108,12 +105,12 @@ unsafe extern "C" fn new<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     })
 }
 
-unsafe extern "C" fn new_staying<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
+unsafe extern "C" fn new_local<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, Ptr::VALUE, || {
         let data = InnerKeyData::empty(KeyType::ALL[A])?;
-        Ok(Key::staying(provider, data, Origin::Public).into_object())
+        Ok(Key::local(provider, data, Origin::Public).into_object())
     })
 }
 
@@ -163,7 +160,7 @@ unsafe extern "C" fn gen_set_template<const ID: i32>(pointer: Ptr, template: Ptr
         }
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with_handle(pointer, entry) }
+    unsafe { with_object(pointer, entry) }
 }
 
 unsafe extern "C" fn gen_settable_params<const A: usize, const ID: i32>(
@@ -188,15 +185,15 @@ unsafe extern "C" fn generate<const ID: i32>(
 ) -> Ptr {
     let entry = |generation: &Generation| {
         // SAFETY: `keymgmt_gen` takes a generation; the callback and its argument are libcrypto's.
-        let data = unsafe {
+        let pointer = unsafe {
             call!(generation.functions, ID,
                 fn(generation.inner => Ptr, callback => Option<Callback>, argument => *mut c_void) -> Ptr)
         }?;
-        let data = InnerKeyData::taking(generation.key_type, data)?;
+        let data = InnerKeyData::taking(generation.key_type, pointer)?;
         Ok(Key::new(generation.provider, data, Origin::Generated).into_object())
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with_handle(pointer, entry) }
+    unsafe { with_object(pointer, entry) }
 }
 
 /// Takes over a key that a decoder or the store made: the reference is the address of a place that
@@ -210,14 +207,14 @@ unsafe extern "C" fn load<const A: usize, const ID: i32>(
             return None;
         }
         let place = reference.cast_mut().cast::<Ptr>();
-        // SAFETY: libcrypto passes on the reference of our decoder or store (only they have one to give,
-        // and it has the right size), which is the address of a pointer of theirs.
+        // SAFETY: libcrypto passes the reference that this provider's decoder or store gave it: the address of a pointer
+        // to a key object. Only they give references, and the size is right.
         let object = unsafe { place.read() };
         // SAFETY: they put a key object there, and null is written when it is taken.
         if unsafe { Key::of(object) }.ok()?.data.key_type != KeyType::ALL[A] {
             return None;
         }
-        // SAFETY: the same place; null tells its owner that the reference was taken.
+        // SAFETY: the same place; its owner reads from null that the reference was taken.
         unsafe { place.write(std::ptr::null_mut()) };
         Some(object)
     })
@@ -253,9 +250,9 @@ unsafe extern "C" fn query_operation_name<const A: usize, const ID: i32>(
 }
 
 unsafe extern "C" fn has<const ID: i32>(object: *const c_void, selection: c_int) -> c_int {
-    let entry = |key: &Key| Ok(c_int::from(key.data_has(here(key, selection))));
+    let entry = |key: &Key| Ok(c_int::from(key.data_has(held(key, selection))));
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn validate<const ID: i32>(
@@ -264,7 +261,7 @@ unsafe extern "C" fn validate<const ID: i32>(
     kind: c_int,
 ) -> c_int {
     let entry = |key: &Key| {
-        let selection = here(key, selection);
+        let selection = held(key, selection);
         // SAFETY: `keymgmt_validate` takes live key data, any selection and any kind of check.
         unsafe {
             call!(key.functions(), ID,
@@ -272,7 +269,7 @@ unsafe extern "C" fn validate<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn matches<const ID: i32>(
@@ -286,9 +283,9 @@ unsafe extern "C" fn matches<const ID: i32>(
         if first.data.key_type != second.data.key_type {
             return Ok(0);
         }
-        let mut compared = here(first, here(second, selection));
+        let mut compared = held(first, held(second, selection));
         if compared != selection {
-            // The public halves decide: the private ones are not here to be compared.
+            // The public halves decide: this process does not have the private ones.
             compared |= ids::select::PUBLIC_KEY;
         }
         // SAFETY: `keymgmt_match` takes live key data of one type, and any selection.
@@ -298,7 +295,7 @@ unsafe extern "C" fn matches<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(first, entry) }
+    unsafe { with_object(first, entry) }
 }
 
 unsafe extern "C" fn import<const ID: i32>(
@@ -319,7 +316,7 @@ unsafe extern "C" fn import<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn export<const ID: i32>(
@@ -329,7 +326,7 @@ unsafe extern "C" fn export<const ID: i32>(
     argument: *mut c_void,
 ) -> c_int {
     let entry = |key: &Key| {
-        if here(key, selection) != selection {
+        if held(key, selection) != selection {
             let text = "the private key is held by the pool and cannot be exported";
             return Err(Error::new(Reason::KeyStays, text));
         }
@@ -348,16 +345,16 @@ unsafe extern "C" fn export<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int) -> Ptr {
     let entry = |key: &Key| {
         // SAFETY: `keymgmt_dup` takes live key data and any selection.
-        let data = unsafe {
+        let pointer = unsafe {
             call!(key.functions(), ID, fn(key.inner() => Ptr, selection => c_int) -> Ptr)
         }?;
-        let data = InnerKeyData::taking(key.data.key_type, data)?;
+        let data = InnerKeyData::taking(key.data.key_type, pointer)?;
         let copy = if selection & ids::select::PRIVATE_KEY != 0 {
             key.like(data)
         } else {
@@ -366,5 +363,5 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         Ok(copy.into_object())
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The libcrypto that loaded us, found at run time.
+//! The libcrypto that loaded the module, found at run time.
 //!
 //! Nothing is linked: the address of an upcall leads to the object that holds it, and the functions
 //! are looked up there. So one binary serves `libcrypto.so.3`, its successors, and an application that
@@ -137,9 +137,6 @@ symbols! {
 
 impl Lib {
     /// The library that holds the function at `upcall`.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
     pub(crate) fn holding(upcall: *const c_void) -> Result<Self, LibError> {
         let object = object_of(upcall).ok_or(LibError::NoObject)?;
         let path = object.dli_fname;

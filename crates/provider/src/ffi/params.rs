@@ -6,6 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use super::ids;
+use super::memory::bytes;
 use super::types::Param;
 use crate::operation_params::Digest;
 
@@ -159,6 +160,15 @@ pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
     }
 }
 
+/// The integer in the entry with this key, if there is one.
+///
+/// # Safety
+/// As [`locate`], and its entries describe readable memory.
+pub(crate) unsafe fn integer_in(array: *const Param, key: &CStr) -> Option<i64> {
+    // SAFETY: by this function's contract.
+    unsafe { locate(array, key).and_then(|param| integer(param)) }
+}
+
 /// Writes an unsigned integer into a place of 4 or 8 bytes.
 ///
 /// # Safety
@@ -241,7 +251,7 @@ pub(crate) unsafe fn set_bytes_ptr(param: &mut Param, bytes: &[u8]) -> bool {
 pub(crate) unsafe fn octets<'a>(param: &Param) -> Option<&'a [u8]> {
     let right = param.data_type == ids::param::OCTET_STRING.unsigned_abs();
     // SAFETY: by this function's contract; null becomes no bytes.
-    right.then(|| unsafe { super::private::bytes(param.data.cast(), param.data_size) })
+    right.then(|| unsafe { bytes(param.data.cast(), param.data_size) })
 }
 
 /// The text of a `UTF8_STRING`.
@@ -253,7 +263,7 @@ pub(crate) unsafe fn text<'a>(param: &Param) -> Option<&'a str> {
         return None;
     }
     // SAFETY: by this function's contract; null becomes no bytes.
-    let bytes = unsafe { super::private::bytes(param.data.cast::<u8>(), param.data_size) };
+    let bytes = unsafe { bytes(param.data.cast::<u8>(), param.data_size) };
     // Some applications count the terminator.
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).ok()

@@ -74,8 +74,8 @@ pub(super) fn offer_host_loop(process: &ProcessState) {
     });
 }
 
-/// The wake token of the current job's connection, good for one operation, and the descriptor that the
-/// job names as the one it waits for; `None` if it needs its own descriptor.
+/// The wake token of the current job's connection, for one operation, and the descriptor that the job then waits for.
+/// `None` if the job needs its own descriptor.
 pub(super) fn wake_token() -> Option<(u64, RawFd)> {
     let ask = preloaded!(c"millrace_preload_ticket": unsafe extern "C" fn(*mut c_int) -> u64)?;
     let mut fd = -1;

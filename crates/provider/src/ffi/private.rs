@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A private operation: of a pooled key to the pool, of one that signs here to AWS-LC, or back to the caller to be
-//! done by OpenSSL.
+//! A private operation: by the pool for a pooled key, by AWS-LC for a key that signs locally, or back to the caller,
+//! whose OpenSSL does it.
 
 use millrace_operation::{Operation, Output};
 
@@ -16,11 +16,11 @@ use crate::route::PooledOperation;
 /// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
 /// data, which has the private part then.
 ///
-/// `operation` is the typed operation with its input; `None` if the pool has none for the application's
-/// settings. `check` says whether a result is right.
+/// `operation` is the typed operation with its input, `None` if the pool offers none for the application's settings.
+/// `check` says whether a result is right.
 ///
 /// # Errors
-/// If the pool did not do it and the private key is not here.
+/// The pool did not do it, and this process does not have the private key.
 pub(crate) fn run(
     key: &Key,
     operation: Option<(Operation, Vec<u8>)>,
@@ -102,62 +102,4 @@ fn failed(operation: &Operation, error: &PoolError) -> Error {
         | FailureKind::Breaker => (Reason::Pool, "is the node up and is `pool` configured?"),
     };
     Error::new(reason, format!("{}: {error}; {advice}", operation.kind()))
-}
-
-/// A buffer of the application, with a place for the length of what is put there.
-pub(crate) struct Buffer {
-    pub(crate) start: *mut u8,
-    len: *mut usize,
-    room: usize,
-}
-
-impl Buffer {
-    pub(crate) fn new(start: *mut u8, len: *mut usize, room: usize) -> Self {
-        Self { start, len, room }
-    }
-
-    /// Copies a result into the buffer.
-    ///
-    /// # Safety
-    /// `start` is null or writable for `room` bytes, none of which belong to `output`; `len` is null or
-    /// writable.
-    pub(crate) unsafe fn fill(&self, output: &[u8]) -> Result<()> {
-        if output.len() > self.room || self.start.is_null() {
-            let (len, room) = (output.len(), self.room);
-            let text = format!("the result has {len} bytes, the application's buffer only {room}");
-            return Err(Error::new(Reason::Buffer, text));
-        }
-        // SAFETY: not null and with room enough, and by this function's contract writable and apart from
-        // `output`.
-        unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), self.start, output.len()) };
-        // SAFETY: by this function's contract.
-        unsafe { self.set_len(output.len()) }
-    }
-
-    /// Says how long the result is or will be.
-    ///
-    /// # Safety
-    /// `len` is null or writable.
-    pub(crate) unsafe fn set_len(&self, len: usize) -> Result<()> {
-        // SAFETY: by this function's contract, and it is checked for null.
-        match unsafe { self.len.as_mut() } {
-            Some(place) => *place = len,
-            None => {
-                return Err(Error::new(Reason::Internal, "there is no place for the length"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The bytes that C describes by pointer and length.
-///
-/// # Safety
-/// `data` is readable for `len` bytes, which do not change for `'a`; null is allowed if `len` is 0.
-pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
-    if data.is_null() || len == 0 {
-        return &[];
-    }
-    // SAFETY: not null, and by this function's contract readable and unchanged for `'a`.
-    unsafe { std::slice::from_raw_parts(data, len) }
 }

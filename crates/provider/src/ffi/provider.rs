@@ -9,10 +9,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::about::{PARAMS, answer, reason_strings, teardown};
+use super::about::{PARAMS, ProviderStatus, answer, reason_strings, teardown};
 use super::core::{self, Core};
 use super::delegate::{LOCAL_PROPERTIES, Offering, PROPERTIES, Rows, dispatch, wrapped};
-use super::inner;
+use super::inner::{self, InnerAlgorithm};
 use super::libcrypto::Ptr;
 use super::state::{AlgorithmTables, Chosen, Provider, SharedProvider, guard};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
@@ -44,44 +44,41 @@ impl AlgorithmTables {
     fn new(config: &Config, chosen: &Chosen, bulk: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
         let local = local::Tables::new(chosen, bulk)?;
-        let delegated =
-            |key: KeyType| config.offers(key) && !(key == KeyType::X25519 && config.keeps_x25519());
-        let signs_here =
-            |key: KeyType| Primitive::ALL.iter().any(|primitive| chosen.signs(*primitive, key));
+        let offers = KeyOffers { config, chosen };
         // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
         let load = [ids::keymgmt::LOAD];
         // Where a property query prefers neither, the first row is taken: the pool's.
         let keys = [
             wrapped(
-                KeyType::ALL.iter().map(|key| delegated(*key)),
+                KeyType::ALL.iter().map(|key| offers.pools(*key)),
                 &context.keys,
                 &keymgmt::DISPATCH,
                 &load,
                 POOL,
             ),
             wrapped(
-                KeyType::ALL.iter().map(|key| signs_here(*key)),
+                KeyType::ALL.iter().map(|key| offers.signs_locally(*key)),
                 &context.keys,
-                &keymgmt::STAYING,
+                &keymgmt::LOCAL,
                 &load,
-                HERE,
+                LOCAL,
             ),
         ];
-        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows]| {
-            let with = |offers: &dyn Fn(KeyType) -> bool, kind| {
-                let offered = rows.iter().map(|row| row.keys.iter().any(|key| offers(*key)));
-                wrapped(offered, inner, dispatch, &[], kind)
-            };
-            [with(&delegated, POOL), with(&signs_here, HERE)].concat()
-        };
         Ok(Self {
             keys: ended([local.keys, keys.concat()].concat()),
-            signatures: ended(tables(Signature::ROWS, &context.signatures, &signature::DISPATCH)),
+            signatures: ended(offers.tables(
+                Signature::ROWS,
+                &context.signatures,
+                &signature::DISPATCH,
+            )),
             exchanges: ended(
-                [local.exchanges, tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH)]
-                    .concat(),
+                [
+                    local.exchanges,
+                    offers.tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH),
+                ]
+                .concat(),
             ),
-            ciphers: ended(tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH)),
+            ciphers: ended(offers.tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH)),
             decoders: decoder::algorithms(context, config),
             stores: store::algorithms(),
             kems: ended(local.kems),
@@ -90,6 +87,36 @@ impl AlgorithmTables {
             digests: ended(local.digests),
             macs: ended(local.macs),
         })
+    }
+}
+
+/// The key types that are offered, and where their private operations are done.
+struct KeyOffers<'a> {
+    config: &'a Config,
+    chosen: &'a Chosen,
+}
+
+impl KeyOffers<'_> {
+    /// Whether keys of this type may be the pool's.
+    fn pools(&self, key: KeyType) -> bool {
+        self.config.offers(key) && !(key == KeyType::X25519 && self.config.keeps_x25519())
+    }
+
+    fn signs_locally(&self, key: KeyType) -> bool {
+        Primitive::ALL.iter().any(|primitive| self.chosen.signs(*primitive, key))
+    }
+
+    /// The algorithms of rows with a key type that is offered: those of the pool, then the local ones.
+    fn tables(
+        &self,
+        rows: &[AlgorithmRow],
+        inner: &'static [Option<InnerAlgorithm>],
+        dispatch: &[fn() -> Rows],
+    ) -> Vec<Algorithm> {
+        let pooled = rows.iter().map(|row| row.keys.iter().any(|key| self.pools(*key)));
+        let local = rows.iter().map(|row| row.keys.iter().any(|key| self.signs_locally(*key)));
+        [wrapped(pooled, inner, dispatch, &[], POOL), wrapped(local, inner, dispatch, &[], LOCAL)]
+            .concat()
     }
 }
 
@@ -103,8 +130,8 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
 const POOL: Offering =
     (PROPERTIES, c"OpenSSL's, with the private key operations in the Millrace pool");
 
-/// Algorithms of keys that sign here.
-const HERE: Offering =
+/// Algorithms of keys that sign in this process.
+const LOCAL: Offering =
     (LOCAL_PROPERTIES, c"OpenSSL's, with the signatures of AWS-LC in this process");
 
 /// Entry point: the only symbol that the module exports.
@@ -157,7 +184,7 @@ fn start(core: Core) -> Result<&'static Provider> {
     config::check_section(&section::keys(&core, lib, &section))?;
     let config = config::load(&section, variable_file.as_deref())?;
     let shared = SharedProvider::of(config);
-    if shared.config.computes_here()
+    if shared.config.computes_locally()
         && let Some(cells) = cells::shared()
     {
         shared.stats.share(cells);
@@ -226,8 +253,8 @@ unsafe extern "C" fn query_operation<const ID: i32>(
     })
 }
 
-/// The capabilities of the inner provider, and TLS groups that it does not have: TLS groups and, since OpenSSL 3.5, TLS
-/// signature algorithms. libssl takes one only from the provider whose key type it fetches, and that is this one
+/// The capabilities of the inner provider, and TLS groups that it lacks. Capabilities are TLS groups and, since OpenSSL
+/// 3.5, TLS signature algorithms. libssl takes one only from the provider whose key type it fetches, which is this one
 /// wherever it is preferred.
 unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
@@ -263,9 +290,10 @@ unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Para
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
-            let counters = provider.stats.each();
-            let counters =
-                counters.map(|(name, _)| Param::listed(name, ids::param::UNSIGNED_INTEGER));
+            let counters = provider
+                .stats
+                .each()
+                .map(|(name, _)| Param::listed(name, ids::param::UNSIGNED_INTEGER));
             let [own @ .., end] = PARAMS;
             StaticTable::leak(own.into_iter().chain(counters).chain([end]).collect())
         });
@@ -280,7 +308,7 @@ unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param
         let counter = |key: &CStr| Some(provider.stats.each().find(|(name, _)| *name == key)?.1);
         // SAFETY: libcrypto passes null or an array of parameters that a null key ends, and the application has
         // passed the memory of each to be written.
-        if unsafe { answer(request, c"Millrace provider", true, counter) } {
+        if unsafe { answer(request, c"Millrace provider", ProviderStatus::Usable, counter) } {
             Ok(1)
         } else {
             let text = "a parameter has an unexpected type";

@@ -3,10 +3,10 @@
 
 //! The keys of the provider's section in `openssl.cnf`, the unknown ones included.
 //!
-//! The core gives a provider the value of a key that it names, but no list of keys, so a misspelt key would
-//! go unnoticed. Here libcrypto parses the file that it reads by default once more, and the section is found
-//! in it by the provider's name. A section with other values than those that the core gave is not the one
-//! that was loaded (an application may load another file), and nothing is said about it.
+//! The core gives a provider the value of a key that it names, but no list of keys, so nothing would notice a misspelt
+//! key. So libcrypto parses its default file once more, and the provider finds its section by its name. If the values
+//! of that section differ from those of the core, the application has loaded another file, and the section is
+//! ignored.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 
@@ -44,8 +44,10 @@ impl Drop for Conf<'_> {
 impl<'a> Conf<'a> {
     /// The file that libcrypto reads by default, if there is one that parses.
     fn default_file(lib: &'a Lib) -> Option<Self> {
-        let (path_of, free) = (lib.CONF_get1_default_config_file?, lib.CRYPTO_free?);
-        let (new, load) = (lib.NCONF_new?, lib.NCONF_load?);
+        let path_of = lib.CONF_get1_default_config_file?;
+        let free = lib.CRYPTO_free?;
+        let new = lib.NCONF_new?;
+        let load = lib.NCONF_load?;
         // SAFETY: takes nothing.
         let path = unsafe { path_of() };
         if path.is_null() {
@@ -64,9 +66,10 @@ impl<'a> Conf<'a> {
         loaded
     }
 
-    /// The entries of a section in order; none if there is no such section.
+    /// The entries of a section in order. `None` if the file has no such section.
     fn section(&self, name: &str) -> Option<Pairs> {
-        let (count_of, entry_of) = (self.lib.OPENSSL_sk_num?, self.lib.OPENSSL_sk_value?);
+        let count_of = self.lib.OPENSSL_sk_num?;
+        let entry_of = self.lib.OPENSSL_sk_value?;
         let name = CString::new(name).ok()?;
         // SAFETY: takes a configuration and a C string. The stack belongs to the configuration.
         let entries = unsafe { self.lib.NCONF_get_section?(self.conf, name.as_ptr()) };
@@ -75,36 +78,45 @@ impl<'a> Conf<'a> {
         }
         // SAFETY: takes a stack.
         let count = unsafe { count_of(entries) }.min(MAX_ENTRIES);
-        let pair = |index| {
+        let mut pairs = Vec::new();
+        for index in 0..count {
             // SAFETY: takes a stack and an index below its count; a section's stack has `CONF_VALUE`s.
-            let entry = unsafe { entry_of(entries, index).cast::<ConfValue>().as_ref() }?;
+            let Some(entry) = (unsafe { entry_of(entries, index).cast::<ConfValue>().as_ref() })
+            else {
+                continue;
+            };
             // SAFETY: an entry of a parsed file has C strings or null, which live as long as the file.
-            Some(unsafe { (text(entry.name)?, text(entry.value)?) })
-        };
-        Some((0..count).filter_map(pair).collect())
+            let (name, value) = unsafe { (text(entry.name), text(entry.value)) };
+            pairs.extend(name.zip(value));
+        }
+        Some(pairs)
     }
 
     /// The sections of providers with this name, in every application's part of the file.
     fn of_provider(&self, name: &str) -> Vec<Pairs> {
-        let value = |pairs: &Pairs, key: &str| {
-            let found = pairs.iter().rfind(|(name, _)| name == key);
-            found.map(|(_, value)| value.clone())
-        };
+        let mut found = Vec::new();
         // `openssl_conf = init`, `providers = list`, `millrace = section`.
-        let applications = self.section("default").unwrap_or_default();
-        let lists = applications.iter().filter_map(|(_, init)| {
-            let init = self.section(init)?;
-            self.section(&value(&init, "providers")?)
-        });
-        let named = |(key, section): &(String, String)| {
-            let pairs = self.section(section)?;
-            // OpenSSL ignores what stands before a dot: a name may be there twice.
-            let key = key.rsplit('.').next().unwrap_or(key);
-            let identity = value(&pairs, "identity").unwrap_or_else(|| key.to_owned());
-            (identity == name).then_some(pairs)
-        };
-        lists.flat_map(|list| list.iter().filter_map(named).collect::<Vec<_>>()).collect()
+        for (_, init) in self.section("default").unwrap_or_default() {
+            let Some(init) = self.section(&init) else { continue };
+            let Some(list) = value(&init, "providers").and_then(|list| self.section(list)) else {
+                continue;
+            };
+            for (key, section) in list {
+                let Some(pairs) = self.section(&section) else { continue };
+                // OpenSSL ignores what stands before a dot: a name may be there twice.
+                let key = key.rsplit('.').next().unwrap_or(&key);
+                if value(&pairs, "identity").unwrap_or(key) == name {
+                    found.push(pairs);
+                }
+            }
+        }
+        found
     }
+}
+
+/// The value of a key, the last one if the section repeats it.
+fn value<'a>(pairs: &'a Pairs, key: &str) -> Option<&'a str> {
+    pairs.iter().rfind(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
 
 /// # Safety
@@ -120,14 +132,9 @@ unsafe fn text(pointer: *const c_char) -> Option<String> {
 
 /// The keys of the section whose known keys have the values of `known`, as the core gave them.
 pub(crate) fn keys(core: &Core, lib: &Lib, known: &[(String, String)]) -> Vec<String> {
-    let find = || {
-        let conf = Conf::default_file(lib)?;
-        let mut sections = conf.of_provider(&core.setting(c"provider-name")?).into_iter();
-        let has = |pairs: &Pairs, (key, value): &(String, String)| {
-            pairs.iter().any(|(name, found)| name == key && found == value)
-        };
-        sections.find(|pairs| known.iter().all(|setting| has(pairs, setting)))
-    };
-    let section = core.discarding_errors(find).unwrap_or_default();
-    section.into_iter().map(|(key, _)| key).collect()
+    let section = core.discarding_errors(|| {
+        let sections = Conf::default_file(lib)?.of_provider(&core.setting(c"provider-name")?);
+        sections.into_iter().find(|pairs| known.iter().all(|setting| pairs.contains(setting)))
+    });
+    section.unwrap_or_default().into_iter().map(|(key, _)| key).collect()
 }

@@ -2,29 +2,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Signatures: OpenSSL's own, except that a private operation of a pooled key goes to the pool, and one of a key
-//! that signs here to AWS-LC.
+//! that signs locally to AWS-LC.
 //!
-//! The inner context keeps all parameters and does every verification. When a message is signed with
-//! a pooled key, the digest is computed here as well, because the inner context does not give it out;
-//! if the private key is in this process the inner context hashes too, so that it can finish the
-//! signature by itself at any moment.
+//! The inner context keeps all parameters and does every verification. It does not give out the digest of a message,
+//! so the provider computes that for a pooled key. If the private key is in this process, the inner context hashes
+//! the message, too, and can finish the signature at any moment.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
-use millrace_operation::{MAX_INPUT_LEN, MlDsaInput, Operation, Output};
+use millrace_operation::{Hash, MAX_INPUT_LEN, MlDsaInput, Operation, Output};
 
 use super::delegate::{
-    DelegatedOperation, Finish, Handle, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx,
-    finish, free, get_params, init, listing, newctx_with_properties, own_listing, produce,
-    set_noted_params, status, transform, update, verify, verify_final, with_context,
+    DelegatedOperation, Finish, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx, finish,
+    get_params, init, listing, newctx_with_properties, own_listing, produce, set_noted_params,
+    status, transform, update, verify, verify_final,
 };
+use super::handle::{Handle, free, with_context};
 use super::hasher::{Hasher, MAX_DIGEST};
 use super::ids;
-use super::inner::{self, InnerAlgorithm, call};
-use super::key::{Key, Origin, succeeded};
+use super::inner::{self, InnerAlgorithm, call, succeeded};
+use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
-use super::params::{digest_in, integer, locate};
-use super::private::{self, bytes};
+use super::memory::bytes;
+use super::params::{digest_in, entries, integer};
+use super::private;
 use super::types::Param;
 use crate::algorithms::{AlgorithmRow, Scheme, Signature, each_signature};
 use crate::config::Verify;
@@ -71,12 +72,12 @@ fn rows<const A: usize>() -> Rows {
         VERIFY_MESSAGE_UPDATE  => update<Context>;
         VERIFY_MESSAGE_FINAL   => status<Context>;
     } };
-    // Takes nothing and gives the names of key types, which are the same here.
+    // Takes nothing: OpenSSL's own function answers.
     rows.push((ids::signature::QUERY_KEY_TYPES, std::ptr::null()));
     rows
 }
 
-/// Settings of a signature context beside the inner one.
+/// State of a signature context, in addition to the inner one.
 #[derive(Default)]
 struct Signing {
     /// The digest of the message so far, while a message is signed with a pooled key.
@@ -106,28 +107,31 @@ impl DelegatedOperation for Signing {
         })
     }
 
-    /// The pool does not know the variants of Ed25519 with a prehash or a context and nonces that are
-    /// derived from the message (both since OpenSSL 3.2), nor ML-DSA with a context, another encoding of
-    /// the message, a given μ, or without fresh randomness (since OpenSSL 3.5).
+    /// The pool does not know:
+    /// - Ed25519 with a prehash or a context, and nonces that are derived from the message (since OpenSSL 3.2);
+    /// - ML-DSA with a context, another encoding of the message or a given μ, or without fresh randomness (since 3.5).
     unsafe fn note(&mut self, settings: *const Param) {
         // SAFETY: by the trait's contract.
-        let find = |key| unsafe { locate(settings, key) };
-        let variant = find(c"instance").is_some_and(|param| {
-            // SAFETY: by the trait's contract the entry describes readable memory.
-            let name = unsafe { bytes(param.data.cast(), param.data_size) };
-            // Some callers count the terminator.
-            let name = name.strip_suffix(&[0]).unwrap_or(name);
-            !name.eq_ignore_ascii_case(b"Ed25519")
-        });
-        let context = find(c"context-string").is_some_and(|param| param.data_size > 0);
-        // SAFETY: by the trait's contract the entry describes readable memory.
-        let other =
-            |key, usual| find(key).is_some_and(|param| unsafe { integer(param) } != Some(usual));
-        let switched = other(c"nonce-type", 0)
-            || other(c"deterministic", 0)
-            || other(c"mu", 0)
-            || other(c"message-encoding", 1);
-        self.special |= variant || context || switched || find(c"test-entropy").is_some();
+        for param in unsafe { entries(settings) } {
+            // SAFETY: the key of an entry is a C string.
+            self.special |= match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
+                b"instance" => {
+                    // SAFETY: by the trait's contract the entry describes readable memory.
+                    let name = unsafe { bytes(param.data.cast(), param.data_size) };
+                    // Some callers count the terminator.
+                    !name.strip_suffix(&[0]).unwrap_or(name).eq_ignore_ascii_case(b"Ed25519")
+                }
+                b"context-string" => param.data_size > 0,
+                b"nonce-type" | b"deterministic" | b"mu" => {
+                    // SAFETY: by the trait's contract the entry describes readable memory.
+                    unsafe { integer(param) != Some(0) }
+                }
+                // SAFETY: by the trait's contract the entry describes readable memory.
+                b"message-encoding" => unsafe { integer(param) != Some(1) },
+                b"test-entropy" => true,
+                _ => false,
+            };
+        }
     }
 
     /// Length of an ML-DSA signature with a pooled key: the inner context knows it only with the private key.
@@ -178,7 +182,7 @@ impl Finish for Signing {
 }
 
 impl Context {
-    /// Starts our own digest if the inner context does not sign and the digest is one of the pool's.
+    /// Starts a digest in the provider if the inner context does not sign and the pool knows the digest.
     fn start_message(&mut self) -> Result<()> {
         let signs_digests = matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa);
         let Some(key) = self.taken().filter(|_| signs_digests) else {
@@ -197,8 +201,8 @@ impl Context {
 
     /// Whether the inner context must see the message: it cannot sign for a key of the pool alone.
     fn inner_hashes(&self) -> bool {
-        let resident = |key: &std::sync::Arc<Key>| key.origin() == Origin::Resident;
-        self.state.digest.is_none() || !self.key.as_ref().is_some_and(resident)
+        self.state.digest.is_none()
+            || self.key.as_ref().is_none_or(|key| key.origin() != Origin::Resident)
     }
 
     /// The digest of the inner context, also one that the inner provider chose.
@@ -210,8 +214,10 @@ impl Context {
     }
 
     fn rsa_settings(&self, key: &Key) -> Result<RsaSign> {
-        let (mut pad_mode, mut salt_len) = (0, 0);
-        let (mut digest, mut mgf1) = ([0; Digest::MAX_NAME], [0; Digest::MAX_NAME]);
+        let mut pad_mode = 0;
+        let mut salt_len = 0;
+        let mut digest = [0; Digest::MAX_NAME];
+        let mut mgf1 = [0; Digest::MAX_NAME];
         let mut request = [
             Param::int(c"pad-mode", &mut pad_mode),
             Param::string(c"digest", &mut digest),
@@ -226,7 +232,7 @@ impl Context {
         Ok(RsaSign { pad_mode, digest: digest_in(&digest), mgf1: digest_in(&mgf1), salt_len, bits })
     }
 
-    /// Signs the message that was given in parts; `None` if the inner context shall do it.
+    /// Signs the message that was given in parts. `None` if the inner context has to do it.
     fn sign_running(&mut self, key: &Key) -> Result<Option<Output>> {
         let Some(digest) = &mut self.state.digest else {
             return private::run(key, None, &|_| false);
@@ -236,44 +242,64 @@ impl Context {
         self.sign_digest(key, &value[..len])
     }
 
-    /// Signs a digest in the pool; `None` if the inner context shall do it.
+    /// Signs a digest in the pool. `None` if the inner context has to do it.
     fn sign_digest(&self, key: &Key, digest: &[u8]) -> Result<Option<Output>> {
         if self.state.special {
             return private::run(key, None, &|_| false);
         }
-        let dsa = |operation: fn(_) -> Operation| {
-            let hash = operation_params::dsa_hash(self.digest_set(), digest);
-            let request = hash.map(|hash| (operation(hash), digest.to_vec()));
-            private::run(key, request, &|output| self.dsa_verifies(key, output, digest))
-        };
         match self.row.scheme {
             Scheme::Rsa => {
                 let settings = self.rsa_settings(key)?;
                 let request = operation_params::rsa_sign(&settings, digest);
-                let verified = |output: &[u8]| self.rsa_verifies(key, &settings, output, digest);
-                private::run(key, request, &verified)
+                private::run(key, request, &|output| {
+                    self.rsa_verifies(key, &settings, output, digest)
+                })
             }
-            Scheme::Ecdsa => dsa(|hash| Operation::EcdsaSign { hash }),
-            Scheme::Dsa => dsa(|hash| Operation::DsaSign { hash }),
-            _ => private::run(key, None, &|_| false),
+            Scheme::Ecdsa => self.sign_dsa(key, digest, |hash| Operation::EcdsaSign { hash }),
+            Scheme::Dsa => self.sign_dsa(key, digest, |hash| Operation::DsaSign { hash }),
+            Scheme::Ed25519
+            | Scheme::Ed448
+            | Scheme::MlDsa(_)
+            | Scheme::Ecdh
+            | Scheme::X25519
+            | Scheme::X448
+            | Scheme::Dh => private::run(key, None, &|_| false),
         }
     }
 
-    /// Signs a whole message in the pool; `None` if the inner context shall do it.
+    /// Signs a digest by DSA or ECDSA.
+    fn sign_dsa(
+        &self,
+        key: &Key,
+        digest: &[u8],
+        operation: fn(Hash) -> Operation,
+    ) -> Result<Option<Output>> {
+        let request = operation_params::dsa_hash(self.digest_set(), digest)
+            .map(|hash| (operation(hash), digest.to_vec()));
+        private::run(key, request, &|output| self.dsa_verifies(key, output, digest))
+    }
+
+    /// Signs a whole message in the pool. `None` if the inner context has to do it.
     fn sign_message(&self, key: &Key, message: &[u8]) -> Result<Option<Output>> {
-        let known = match self.row.scheme {
-            Scheme::Ed25519 => Some((Operation::Ed25519Sign, 64)),
+        let (operation, len) = match self.row.scheme {
+            Scheme::Ed25519 => (Operation::Ed25519Sign, 64),
             Scheme::MlDsa(set) => {
-                let input = MlDsaInput::Message;
-                Some((Operation::MlDsaSign { input }, set.signature_len()))
+                (Operation::MlDsaSign { input: MlDsaInput::Message }, set.signature_len())
             }
-            _ => None,
+            Scheme::Rsa
+            | Scheme::Ecdsa
+            | Scheme::Dsa
+            | Scheme::Ed448
+            | Scheme::Ecdh
+            | Scheme::X25519
+            | Scheme::X448
+            | Scheme::Dh => return private::run(key, None, &|_| false),
         };
-        let known = known.filter(|_| !self.state.special && message.len() <= MAX_INPUT_LEN);
-        let len = known.as_ref().map(|(_, len)| *len);
-        let request = known.map(|(operation, _)| (operation, message.to_vec()));
-        private::run(key, request, &|output| {
-            Some(output.len()) == len
+        if self.state.special || message.len() > MAX_INPUT_LEN {
+            return private::run(key, None, &|_| false);
+        }
+        private::run(key, Some((operation, message.to_vec())), &|output| {
+            output.len() == len
                 && (key.provider.config.verify != Verify::All
                     || self.message_verifies(key, output, message))
         })
@@ -281,7 +307,8 @@ impl Context {
 
     /// Verifies an RSA signature from the pool with the public key, in a context of its own.
     fn rsa_verifies(&self, key: &Key, settings: &RsaSign, signature: &[u8], digest: &[u8]) -> bool {
-        let (mut pad_mode, mut salt_len) = (settings.pad_mode, settings.salt_len);
+        let mut pad_mode = settings.pad_mode;
+        let mut salt_len = settings.salt_len;
         let mut request = Vec::with_capacity(5);
         request.push(Param::int(c"pad-mode", &mut pad_mode));
         let name = settings.digest.openssl_name();
@@ -310,7 +337,8 @@ impl Context {
         digest: &[u8],
     ) -> bool {
         debug_assert!(settings.last().is_some_and(|param| param.key.is_null()));
-        let (init, set) = (ids::signature::VERIFY_INIT, ids::signature::SET_CTX_PARAMS);
+        let init = ids::signature::VERIFY_INIT;
+        let set = ids::signature::SET_CTX_PARAMS;
         let (none, settings): (*const Param, _) = (std::ptr::null(), settings.as_ptr());
         self.verifies(ids::signature::VERIFY, signature, digest, |fresh| {
             // SAFETY: `verify_init` takes a live context, key data of the same key type and no settings.
@@ -349,61 +377,77 @@ impl Context {
         signed: &[u8],
         start: impl FnOnce(&Self) -> Result<bool>,
     ) -> bool {
-        let verify = || -> Result<bool> {
-            // The first algorithm of a scheme takes any digest.
-            let rows = Signature::ROWS.iter();
-            let plain = rows.take_while(|row| row.scheme != self.row.scheme).count();
-            let fresh = Self::new(self.provider, plain)?;
-            if !start(&fresh)? {
-                return Ok(false);
-            }
-            let (sig, tbs) = (signature.as_ptr(), signed.as_ptr());
-            // SAFETY: `verify` and `digest_verify` take a live context and two byte strings, which are
-            // the slices.
-            let status = unsafe {
-                call!(fresh.functions, id,
-                    fn(fresh.inner => Ptr, sig => *const u8, signature.len() => usize,
-                        tbs => *const u8, signed.len() => usize) -> c_int)
-            }?;
-            Ok(status == 1)
-        };
-        let verified = || verify().unwrap_or(false);
-        self.provider.core.discarding_errors(verified)
+        let core = &self.provider.core;
+        core.discarding_errors(|| self.try_verify(id, signature, signed, start)).unwrap_or(false)
+    }
+
+    fn try_verify(
+        &self,
+        id: i32,
+        signature: &[u8],
+        signed: &[u8],
+        start: impl FnOnce(&Self) -> Result<bool>,
+    ) -> Result<bool> {
+        // The first algorithm of a scheme takes any digest.
+        let plain = Signature::ROWS.iter().position(|row| row.scheme == self.row.scheme);
+        let fresh = Self::new(self.provider, plain.ok_or_else(Error::library)?)?;
+        if !start(&fresh)? {
+            return Ok(false);
+        }
+        let sig = signature.as_ptr();
+        let tbs = signed.as_ptr();
+        // SAFETY: `verify` and `digest_verify` take a live context and two byte strings, which are the slices.
+        let status = unsafe {
+            call!(fresh.functions, id,
+                fn(fresh.inner => Ptr, sig => *const u8, signature.len() => usize,
+                    tbs => *const u8, signed.len() => usize) -> c_int)
+        }?;
+        Ok(status == 1)
     }
 }
 
-/// Signs a digest or a message by OpenSSL in a context of its own, and drops the signature: to measure it.
-pub(crate) fn sign_by_openssl(key: &Key, input: &[u8], is_digest: bool) -> Result<()> {
+/// Input of a signature.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SignatureInput {
+    Digest,
+    Message,
+}
+
+/// Signs by OpenSSL in a context of its own, and drops the signature: to measure it.
+pub(crate) fn sign_by_openssl(key: &Key, input: &[u8], kind: SignatureInput) -> Result<()> {
     /// Bytes of room for a signature: more than the longest, that of ML-DSA-87.
     const ROOM: usize = 8192;
-    let is_of_key = |row: &AlgorithmRow| row.keys.contains(&key.data.key_type);
-    let row = Signature::ROWS.iter().position(is_of_key);
+    let row = Signature::ROWS.iter().position(|row| row.keys.contains(&key.data.key_type));
     let fresh = Context::new(key.provider, row.ok_or_else(Error::library)?)?;
     let none: *const Param = std::ptr::null();
-    let (init, sign) = if is_digest {
-        (ids::signature::SIGN_INIT, ids::signature::SIGN)
-    } else {
-        (ids::signature::DIGEST_SIGN_INIT, ids::signature::DIGEST_SIGN)
+    let (started, sign) = match kind {
+        SignatureInput::Digest => {
+            // SAFETY: `sign_init` takes a live context, key data of the same key type and no settings.
+            let started = unsafe {
+                call!(fresh.functions, ids::signature::SIGN_INIT,
+                    fn(fresh.inner => Ptr, key.inner() => Ptr, none => *const Param) -> c_int)
+            };
+            (started, ids::signature::SIGN)
+        }
+        SignatureInput::Message => {
+            let digest: *const c_char = std::ptr::null();
+            // SAFETY: `digest_sign_init` takes a live context, no digest where the scheme has one of its own, key
+            // data of the same key type and no settings.
+            let started = unsafe {
+                call!(fresh.functions, ids::signature::DIGEST_SIGN_INIT,
+                    fn(fresh.inner => Ptr, digest => *const c_char, key.inner() => Ptr, none => *const Param)
+                        -> c_int)
+            };
+            (started, ids::signature::DIGEST_SIGN)
+        }
     };
-    succeeded(if is_digest {
-        // SAFETY: `sign_init` takes a live context, key data of the same key type and no settings.
-        unsafe {
-            call!(fresh.functions, init,
-                fn(fresh.inner => Ptr, key.inner() => Ptr, none => *const Param) -> c_int)
-        }
-    } else {
-        let digest: *const c_char = std::ptr::null();
-        // SAFETY: `digest_sign_init` takes a live context, no digest where the scheme has one of its own, key
-        // data of the same key type and no settings.
-        unsafe {
-            call!(fresh.functions, init,
-                fn(fresh.inner => Ptr, digest => *const c_char, key.inner() => Ptr, none => *const Param)
-                    -> c_int)
-        }
-    }?)?;
-    let (mut out, mut len) = (vec![0_u8; ROOM], 0_usize);
-    let (out, len) = (out.as_mut_ptr(), &raw mut len);
-    let (start, input_len) = (input.as_ptr(), input.len());
+    succeeded(started?)?;
+    let mut out = vec![0_u8; ROOM];
+    let mut len = 0_usize;
+    let out = out.as_mut_ptr();
+    let len = &raw mut len;
+    let start = input.as_ptr();
+    let input_len = input.len();
     // SAFETY: `sign` and `digest_sign` take a live context, a buffer with its size and a place for the length, and
     // the input.
     succeeded(unsafe {

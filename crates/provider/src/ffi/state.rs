@@ -81,7 +81,7 @@ pub(super) struct AlgorithmTables {
     pub(super) macs: StaticTable<Algorithm>,
 }
 
-/// Primitives that this process computes itself.
+/// Primitives that this process computes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     pub(super) primitives: [bool; Primitive::ALL.len()],
@@ -118,7 +118,8 @@ impl Provider {
 
     /// The pool of this process: its reports are about what this process does, not its ancestors.
     fn pool_config(&self) -> PoolConfig {
-        let (stats, before) = (Arc::clone(&self.stats), self.stats.report());
+        let stats = Arc::clone(&self.stats);
+        let before = self.stats.report();
         let source = ReportSource::new(move || stats.report().since(&before));
         self.config.pool().report(source)
     }
@@ -138,7 +139,7 @@ impl Provider {
         }
     }
 
-    /// Routes to the kernel's ciphers, read at the first question; none if there are none.
+    /// Routes to the kernel's ciphers, read at the first call. `None` if nothing goes to the kernel.
     pub(crate) fn bulk(&'static self) -> Option<&'static BulkRoutes> {
         self.shared.bulk.get_or_init(|| self.bulk_routes()).as_ref()
     }
@@ -166,9 +167,9 @@ impl Provider {
 
 /// The [`ProcessState`] of this process: a forked child finds its parent's and makes its own. Nothing is
 /// locked, since at the moment of a fork another thread might hold the lock.
-struct ProcessCell(AtomicPtr<Owned>);
+struct ProcessCell(AtomicPtr<PidState>);
 
-struct Owned {
+struct PidState {
     pid: libc::pid_t,
     process: Arc<ProcessState>,
 }
@@ -180,12 +181,12 @@ impl ProcessCell {
     }
 
     /// # Safety
-    /// `owned` is null, or from `Box::into_raw` in `get` and never freed.
-    unsafe fn of_this_process(owned: *const Owned) -> Option<&'static Arc<ProcessState>> {
+    /// `state` is null, or from `Box::into_raw` in `get` and never freed.
+    unsafe fn of_this_process(state: *const PidState) -> Option<&'static Arc<ProcessState>> {
         // SAFETY: by this function's contract.
-        let owned = unsafe { owned.as_ref() }?;
+        let state = unsafe { state.as_ref() }?;
         // SAFETY: takes nothing.
-        (owned.pid == unsafe { libc::getpid() }).then_some(&owned.process)
+        (state.pid == unsafe { libc::getpid() }).then_some(&state.process)
     }
 
     fn get(&self, make: impl FnOnce() -> ProcessState) -> &'static Arc<ProcessState> {
@@ -197,7 +198,7 @@ impl ProcessCell {
         }
         // SAFETY: takes nothing.
         let pid = unsafe { libc::getpid() };
-        let fresh = Box::into_raw(Box::new(Owned { pid, process: Arc::new(make()) }));
+        let fresh = Box::into_raw(Box::new(PidState { pid, process: Arc::new(make()) }));
         match self.0.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: made above, and never freed from now on. The parent's, if there was one, is not
             // freed either: its locks may be held for ever.
@@ -212,8 +213,8 @@ impl ProcessCell {
     }
 }
 
-/// Every entry from C goes through here: no panic crosses the C boundary, an error goes to OpenSSL's
-/// error stack, and the caller gets `failed`.
+/// Runs an entry from C: no panic crosses the C boundary, an error goes to OpenSSL's error stack, and the caller gets
+/// `failed`.
 pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(entry)) {
         Ok(Ok(value)) => value,

@@ -3,21 +3,23 @@
 
 //! The loader of `millrace:name` URIs.
 //!
-//! A URI names a key in the pool. Its public half is in the URI (`?spki=`, base64url) or is asked for
-//! when the URI is opened; that needs the pool to be up at that moment. The connection is closed before
-//! the key is handed out, so that a server which forks workers afterwards forks nothing of ours.
+//! A URI names a key in the pool. Its public half is in the URI (`?spki=`, base64url), or the pool is asked for it when
+//! the URI is opened, and has to be up then. The connection is closed before the key is handed out, so that a server
+//! which forks workers afterwards does not fork the connection.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Instant;
 
 use millrace_client::stub::{self, KeyUri};
 
-use super::core::{guard_bare, integer_in};
+use super::core::guard_bare;
 use super::decoder::hand_over;
-use super::delegate::{PROPERTIES, dispatch, free, give};
+use super::delegate::{PROPERTIES, dispatch};
+use super::handle::{free, give};
 use super::ids;
 use super::key::Key;
 use super::libcrypto::Ptr;
+use super::params::integer_in;
 use super::state::{Provider, guard};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::error::{Error, Reason, Result};

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The structs of `openssl/core.h`: the only ones whose layout is interface.
+//! The structs of `openssl/core.h`: the only ones whose layout is part of OpenSSL's interface.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -78,8 +78,7 @@ impl<T> StaticTable<T> {
 impl StaticTable<Dispatch> {
     /// A dispatch table of these rows, kept forever.
     pub(crate) fn dispatch(rows: Vec<(i32, *const c_void)>) -> Self {
-        let rows = rows.into_iter();
-        let entries = rows.map(|(id, function)| Dispatch { id, function });
+        let entries = rows.into_iter().map(|(id, function)| Dispatch { id, function });
         Self::leak(entries.chain([Dispatch::END]).collect())
     }
 }

@@ -3,14 +3,14 @@
 
 //! The provider where it cannot be used: a mistake in its configuration, or a libcrypto that lacks something.
 //!
-//! OpenSSL drops the error of a provider that does not start, and a server only learns that its key file
-//! does not decode. So the provider starts, offers nothing, lists itself as inactive with the reason, and
-//! raises the reason wherever a stub or a `millrace:` URI is read: there servers log it.
+//! OpenSSL drops the error of a provider that does not start, and a server only reports that its key file does not
+//! decode. So the provider starts, offers nothing, and lists itself as inactive with the reason. It raises the reason
+//! wherever a stub or a `millrace:` URI is read: there servers log it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use super::about::{PARAMS, answer, reason_strings, teardown};
+use super::about::{PARAMS, ProviderStatus, answer, reason_strings, teardown};
 use super::core::{Core, guard_bare};
 use super::decoder::{CARRY_ON, pem_row, read_block};
 use super::delegate::dispatch;
@@ -36,11 +36,11 @@ impl Unusable {
     }
 }
 
-/// The context and the functions of a provider that says `error` wherever it is asked for a key.
+/// The context and the functions of a provider that raises `error` wherever it is asked for a key.
 pub(crate) fn start(core: Core, error: Error) -> (Ptr, *const Dispatch) {
     static TABLE: OnceLock<StaticTable<Dispatch>> = OnceLock::new();
-    let name = format!("Millrace provider, not usable: {error}").replace('\0', " ");
-    let name = CString::new(name).unwrap_or_default();
+    let text = format!("Millrace provider, not usable: {error}").replace('\0', " ");
+    let name = CString::new(text).unwrap_or_default();
     let provider =
         Box::leak(Box::new(Unusable { core, error, name: Box::leak(name.into_boxed_c_str()) }));
     let table = TABLE.get_or_init(|| {
@@ -66,7 +66,8 @@ unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param
     guard_bare(0, || {
         // SAFETY: libcrypto passes null or an array of parameters that a null key ends, and the application has
         // passed the memory of each to be written.
-        let answered = unsafe { answer(request, provider.name, false, |_| None) };
+        let answered =
+            unsafe { answer(request, provider.name, ProviderStatus::Unusable, |_| None) };
         answered.then_some(1)
     })
 }
@@ -133,7 +134,7 @@ fn stores() -> StaticTable<Algorithm> {
     } }))
 }
 
-/// Never succeeds, so the other functions of the loader are never called; OpenSSL wants them to exist.
+/// Always fails. So OpenSSL never calls the other functions of the loader, which it requires.
 unsafe extern "C" fn open<const ID: i32>(provctx: Ptr, _uri: *const c_char) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Unusable::of(provctx) };

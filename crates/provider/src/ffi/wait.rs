@@ -6,11 +6,11 @@
 //! The application waits for a descriptor (or a callback of its own) that belongs to its wait context,
 //! that is to its connection. The descriptor is an eventfd, made at the connection's first operation
 //! and used again by the later ones. It is registered with the wait context only when the job is about
-//! to pause: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
-//! connection whose wait context has a descriptor that HAProxy never learned of.
+//! to pause, since an application reads the descriptors when a job pauses. HAProxy crashes at the end of a
+//! connection whose wait context has a descriptor that HAProxy never read.
 //!
-//! If the preload library knows the connection and the application's event loop drives the pool, no descriptor is made:
-//! the preload library gives out a *wake token* per operation, the completion notifies it, and the job names a
+//! No descriptor is made if the preload library knows the connection and the application's event loop drives the pool.
+//! Then the preload library gives out a *wake token* per operation, which the completion notifies. The job names a
 //! descriptor that all connections share.
 //!
 //! The descriptor is owned by a [`Waiter`] that the wait context and every completion in flight share.
@@ -192,7 +192,7 @@ impl AsyncJob {
     fn block(&self) {
         let host_loop = self.host_loop.filter(|_| self.waiter.has_token);
         if let Some(host_loop) = host_loop {
-            // The loop that drives the pool is blocked here, so its part is done here.
+            // The loop that drives the pool is blocked, so this thread does its part.
             host_loop.before_wait();
         }
         let mut event = libc::pollfd {

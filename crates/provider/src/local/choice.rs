@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Costs of each primitive here and in the installed OpenSSL, and the file that keeps them.
+//! Costs of each primitive by AWS-LC and in the installed OpenSSL, and the file that keeps them.
 //!
-//! With `local = on` a primitive is computed here only if that was measured to be faster. It is measured once for each
-//! build of libcrypto on each processor: `ffi::local::measure` does it, and the file spares the next start of a server
-//! the few milliseconds. A line has the system, the name of the primitive, and its cost in nanoseconds here and
-//! there, with tabs between; `-` is the cost of what that OpenSSL does not have.
+//! With `local = on` AWS-LC computes a primitive only if that was measured to be faster. `ffi::local::measure` measures
+//! once for each build of libcrypto on each processor; the file saves the next start of a server those milliseconds. A
+//! line has the system, the name of the primitive, and its costs in nanoseconds by AWS-LC and in OpenSSL, with tabs
+//! between. `-` stands for the cost of a primitive that OpenSSL lacks.
 //!
-//! The file is a guess about speed: a change of it can slow a gateway down, and do nothing worse. It is read and
-//! written only where root and the user of this process alone can write.
+//! A wrong file can only slow a gateway down. It is read and written only where root and the user of this process alone
+//! can write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -23,31 +23,31 @@ use crate::algorithms::Primitive;
 /// Bound on the file, in bytes: lines of some 100 bytes for a few releases of OpenSSL.
 const MAX_FILE_LEN: u64 = 64 * 1024;
 
-/// Most systems that the file keeps: a machine has one or two, and gets others with updates.
+/// Most systems in the file: a machine has one or two, and gets others with updates.
 const MAX_SYSTEMS: usize = 16;
 
 /// Cost of one primitive, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// Cost in this process, with AWS-LC.
-    pub here: u64,
-    /// Cost in the installed OpenSSL; none if that does not have the primitive.
-    pub there: Option<u64>,
+    pub local_ns: u64,
+    /// Cost in the installed OpenSSL. `None` if that does not have the primitive.
+    pub openssl_ns: Option<u64>,
 }
 
 impl Cost {
-    /// Whether this primitive costs less here by as much as its row asks for beside a libcrypto with assembly or
-    /// without, or OpenSSL does not have it.
+    /// Whether OpenSSL lacks the primitive, or AWS-LC is cheaper by the gain that its row requires for a libcrypto with
+    /// assembly or without.
     #[must_use]
-    pub fn is_lower_here(&self, primitive: Primitive, has_assembly: bool) -> bool {
+    pub fn is_lower_locally(&self, primitive: Primitive, has_assembly: bool) -> bool {
         let gain = primitive.row().least_gain;
-        let least = if has_assembly { gain.with_assembly } else { gain.without_assembly };
-        let least = self.here.saturating_mul(least);
-        self.there.is_none_or(|there| least < there.saturating_mul(100))
+        let percent = if has_assembly { gain.with_assembly } else { gain.without_assembly };
+        let least = self.local_ns.saturating_mul(percent);
+        self.openssl_ns.is_none_or(|openssl_ns| least < openssl_ns.saturating_mul(100))
     }
 }
 
-/// The costs by the index of their [`Primitive`]; none for what was not measured.
+/// The costs by the index of their [`Primitive`]. `None` for what was not measured.
 pub type Costs = [Option<Cost>; Primitive::ALL.len()];
 
 /// Why the file was not used.
@@ -59,8 +59,8 @@ pub enum ChoiceFileError {
     /// Others than root and this user can write to the file or its folder.
     #[error("{0} belongs to another user, or others may write to it")]
     Untrusted(String),
-    /// No text, or too long.
-    #[error("no text of at most 64 KiB")]
+    /// The file is no text, or longer than the bound.
+    #[error("no text of at most {} KiB", MAX_FILE_LEN / 1024)]
     Form,
 }
 
@@ -74,9 +74,6 @@ fn check(path: &Path, meta: &fs::Metadata, user: u32) -> Result<(), ChoiceFileEr
 }
 
 /// The text of a file that only root and this user can have written.
-///
-/// # Errors
-/// Why it was not read.
 pub(crate) fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
     let folder = path.parent().ok_or(ChoiceFileError::Form)?;
     check(folder, &fs::symlink_metadata(folder)?, user)?;
@@ -96,10 +93,11 @@ pub(crate) fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
 /// A line: system, primitive, costs.
 fn parse(line: &str) -> Option<(&str, Primitive, Cost)> {
     let mut columns = line.split('\t');
-    let (system, name) = (columns.next()?, columns.next()?);
+    let system = columns.next()?;
+    let name = columns.next()?;
     let cost = Cost {
-        here: columns.next()?.parse().ok()?,
-        there: match columns.next()? {
+        local_ns: columns.next()?.parse().ok()?,
+        openssl_ns: match columns.next()? {
             "-" => None,
             number => Some(number.parse().ok()?),
         },
@@ -109,9 +107,6 @@ fn parse(line: &str) -> Option<(&str, Primitive, Cost)> {
 }
 
 /// The costs on this system that the file has. `user` is that of this process.
-///
-/// # Errors
-/// Why it was not read.
 pub fn read(path: &Path, system: &str, user: u32) -> Result<Costs, ChoiceFileError> {
     let text = text(path, user)?;
     let mut costs = [None; Primitive::ALL.len()];
@@ -123,17 +118,18 @@ pub fn read(path: &Path, system: &str, user: u32) -> Result<Costs, ChoiceFileErr
     Ok(costs)
 }
 
-/// Puts the costs on this system into the file, beside those of the other systems that it has.
+/// Replaces the costs on this system in the file, and keeps those of other systems.
 ///
 /// # Errors
-/// Why it was not written. The file is then as it was.
+/// The file was not written, and is unchanged.
 pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), ChoiceFileError> {
     let folder = path.parent().ok_or(ChoiceFileError::Form)?;
     check(folder, &fs::symlink_metadata(folder)?, user)?;
     let before = text(path, user).unwrap_or_default();
-    let others =
-        before.lines().filter(|line| parse(line).is_some_and(|(known, ..)| known != system));
-    let others: Vec<&str> = others.collect();
+    let others: Vec<&str> = before
+        .lines()
+        .filter(|line| parse(line).is_some_and(|(known, ..)| known != system))
+        .collect();
     let most = (MAX_SYSTEMS - 1) * Primitive::ALL.len();
     let mut lines: Vec<String> =
         others[others.len().saturating_sub(most)..].iter().map(|line| (*line).to_owned()).collect();
@@ -141,9 +137,10 @@ pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), C
         let Some(cost) = costs[*primitive as usize] else {
             continue;
         };
-        let there = cost.there.map_or_else(|| "-".to_owned(), |there| there.to_string());
-        let (name, here) = (primitive.row().name, cost.here);
-        lines.push(format!("{system}\t{name}\t{here}\t{there}"));
+        let Cost { local_ns, openssl_ns } = cost;
+        let openssl_ns = openssl_ns.map_or_else(|| "-".to_owned(), |time| time.to_string());
+        let name = primitive.row().name;
+        lines.push(format!("{system}\t{name}\t{local_ns}\t{openssl_ns}"));
     }
     lines.push(String::new());
     let fresh = folder.join(format!(".local-choice.{}", std::process::id()));
@@ -173,8 +170,8 @@ mod tests {
 
     fn some_costs() -> Costs {
         let mut costs = [None; Primitive::ALL.len()];
-        costs[Primitive::X25519 as usize] = Some(Cost { here: 30, there: Some(80) });
-        costs[Primitive::X25519MlKem768 as usize] = Some(Cost { here: 50, there: None });
+        costs[Primitive::X25519 as usize] = Some(Cost { local_ns: 30, openssl_ns: Some(80) });
+        costs[Primitive::X25519MlKem768 as usize] = Some(Cost { local_ns: 50, openssl_ns: None });
         costs
     }
 
@@ -188,11 +185,12 @@ mod tests {
         assert_eq!(read(&path, "one", user).expect("read"), costs);
         assert_eq!(read(&path, "two", user).expect("read"), [None; Primitive::ALL.len()]);
         let mut slower = costs;
-        slower[Primitive::X25519 as usize] = Some(Cost { here: 90, there: Some(80) });
+        slower[Primitive::X25519 as usize] = Some(Cost { local_ns: 90, openssl_ns: Some(80) });
         save(&path, "one", &slower, user).expect("saved");
         assert_eq!(read(&path, "one", user).expect("read"), slower);
-        let is_lower =
-            |primitive| slower[primitive as usize].expect("a cost").is_lower_here(primitive, true);
+        let is_lower = |primitive| {
+            slower[primitive as usize].expect("a cost").is_lower_locally(primitive, true)
+        };
         assert!(!is_lower(Primitive::X25519));
         assert!(is_lower(Primitive::X25519MlKem768));
         let left = fs::read_dir(folder.path()).expect("a folder").count();
@@ -201,20 +199,20 @@ mod tests {
 
     #[test]
     fn records_are_left_to_an_openssl_with_assembly_that_is_nearly_as_fast() {
-        let there = Some(300);
-        for (here, of_handshake, of_record_without, of_record) in [
+        let openssl_ns = Some(300);
+        for (local_ns, of_handshake, of_record_without, of_record) in [
             (99, true, true, true),
             (100, true, true, false),
             (199, true, true, false),
             (200, true, false, false),
             (300, false, false, false),
         ] {
-            let cost = Cost { here, there };
+            let cost = Cost { local_ns, openssl_ns };
             for has_assembly in [true, false] {
-                let lower = |primitive| cost.is_lower_here(primitive, has_assembly);
+                let lower = |primitive| cost.is_lower_locally(primitive, has_assembly);
                 let of_record = if has_assembly { of_record } else { of_record_without };
-                assert_eq!(lower(Primitive::X25519), of_handshake, "{here}");
-                assert_eq!(lower(Primitive::AesGcm), of_record, "{here} {has_assembly}");
+                assert_eq!(lower(Primitive::X25519), of_handshake, "{local_ns}");
+                assert_eq!(lower(Primitive::AesGcm), of_record, "{local_ns} {has_assembly}");
             }
         }
     }
@@ -267,7 +265,7 @@ mod tests {
         let text = "one\tX25519\t1\none\tX25519\t-1\t2\none\tX25519\t1\t2\t3\none\tAES\t1\t2\n\none\tX25519\t7\t8\n";
         fs::write(&path, text).expect("written");
         let costs = read(&path, "one", user).expect("read");
-        let expected = Cost { here: 7, there: Some(8) };
+        let expected = Cost { local_ns: 7, openssl_ns: Some(8) };
         assert_eq!(costs[Primitive::X25519 as usize], Some(expected));
         assert_eq!(costs.iter().flatten().count(), 1);
         fs::write(&path, [0xff; 10]).expect("written");

@@ -3,18 +3,23 @@
 
 //! Primitives that the provider computes itself, in the application's process, with AWS-LC.
 //!
-//! [`Primitive`] has one row for each of them; the setting `local` says which are offered. Here is the ephemeral part
-//! of a TLS handshake, which holds no key of the application: key shares ([`share`], some of them made [`ahead`]) and
-//! the key schedule of TLS 1.3 ([`schedule`]). Nothing here knows OpenSSL; `ffi::local` puts it under OpenSSL, and
-//! signs with keys of the application by the `software` backend.
+//! [`Primitive`] has one row for each; the setting `local` says which are offered. `ffi::local` puts them under OpenSSL.
 //!
-//! AWS-LC makes the random numbers. Its generator notices a fork and, where the kernel tells, a restored
+//! | module | contents |
+//! |---|---|
+//! | [`choice`] | measured costs of primitives, and the file that keeps them |
+//! | [`hkdf`] | HKDF |
+//! | [`precomputed`] | X25519 pairs that are made before they are needed |
+//! | [`schedule`] | the key schedule of TLS 1.3 |
+//! | [`share`] | key shares of TLS |
+//! | `sys` | the calls of AWS-LC, also for ciphers of records and digests |
+//!
+//! AWS-LC makes the random numbers. Its generator notices a fork and, where the kernel reports it, a restored
 //! snapshot.
-//!
-//! Ciphers of records and digests are here for a libcrypto that was built without assembly.
 
-pub mod ahead;
 pub mod choice;
+pub mod hkdf;
+pub mod precomputed;
 pub mod schedule;
 pub mod share;
 #[expect(unsafe_code, reason = "calls of AWS-LC that aws-lc-rs does not offer")]
@@ -24,7 +29,7 @@ use thiserror::Error;
 
 pub(crate) use sys::{Ciphering, Digesting, TAG_LEN, equal, now, random};
 
-pub use crate::algorithms::Primitive;
+use crate::algorithms::Primitive;
 
 /// AWS-LC refused an input, or had no memory.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -41,7 +46,6 @@ impl Primitive {
     /// The primitive with this name, compared without case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        let mut all = Self::ALL.iter().copied();
-        all.find(|known| known.row().name.eq_ignore_ascii_case(name))
+        Self::ALL.iter().copied().find(|known| known.row().name.eq_ignore_ascii_case(name))
     }
 }

@@ -1,29 +1,16 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The key derivation of TLS 1.3 (RFC 8446, section 7.1), as OpenSSL's `TLS13-KDF` cuts it into two modes, and
-//! the derivation of an X25519 key from key material that HPKE has (RFC 9180, section 7.1.3).
+//! The key derivation of TLS 1.3 (RFC 8446, section 7.1) in the two modes of OpenSSL's `TLS13-KDF`, and the derivation
+//! of an X25519 key for HPKE (RFC 9180, section 7.1.3).
 
 use std::sync::OnceLock;
 
 use zeroize::Zeroizing;
 
-use super::{LocalError, sys};
-use crate::algorithms::Sha2;
-
-/// The hashes that are computed here. TLS 1.3 has suites with the first two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScheduleHash {
-    /// SHA-256
-    Sha256,
-    /// SHA-384
-    Sha384,
-    /// SHA-512
-    Sha512,
-}
-
-/// Bytes of the longest output of a hash that TLS 1.3 or HPKE has: buffers of a secret have this size.
-const MAX_HASH: usize = sys::MAX_DIGEST;
+use super::LocalError;
+use super::hkdf::{self, HkdfHash};
+use super::sys::{self, MAX_DIGEST};
 
 /// The hash of no bytes, which the extraction takes for the transcript.
 const EMPTY_SHA256: [u8; 32] = [
@@ -42,62 +29,12 @@ const EMPTY_SHA512: [u8; 64] = [
     0x63, 0xb9, 0x31, 0xbd, 0x47, 0x41, 0x7a, 0x81, 0xa5, 0x38, 0x32, 0x7a, 0xf9, 0x27, 0xda, 0x3e,
 ];
 
-impl ScheduleHash {
-    /// Bytes of the hash's output.
-    #[must_use]
-    pub const fn digest_len(self) -> usize {
-        match self {
-            Self::Sha256 => 32,
-            Self::Sha384 => 48,
-            Self::Sha512 => 64,
-        }
-    }
-
-    /// The digest of this hash.
-    #[must_use]
-    pub const fn sha2(self) -> Sha2 {
-        match self {
-            Self::Sha256 => Sha2::Sha256,
-            Self::Sha384 => Sha2::Sha384,
-            Self::Sha512 => Sha2::Sha512,
-        }
-    }
-
-    /// Bytes of a block of the hash's input.
-    #[must_use]
-    pub const fn block_len(self) -> usize {
-        match self {
-            Self::Sha256 => 64,
-            Self::Sha384 | Self::Sha512 => 128,
-        }
-    }
-
-    /// The hash with this OpenSSL name; none if it is not computed here.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        // What libssl passes, 21 times in a handshake.
-        match name {
-            "SHA2-256" => return Some(Self::Sha256),
-            "SHA2-384" => return Some(Self::Sha384),
-            _ => {}
-        }
-        match crate::names::hash_from_name(name)? {
-            millrace_operation::Hash::Sha256 => Some(Self::Sha256),
-            millrace_operation::Hash::Sha384 => Some(Self::Sha384),
-            millrace_operation::Hash::Sha512 => Some(Self::Sha512),
-            millrace_operation::Hash::Md5Sha1
-            | millrace_operation::Hash::Sha1
-            | millrace_operation::Hash::Sha224
-            | millrace_operation::Hash::Sha512_256 => None,
-        }
-    }
-
-    const fn of_nothing(self) -> &'static [u8] {
-        match self {
-            Self::Sha256 => &EMPTY_SHA256,
-            Self::Sha384 => &EMPTY_SHA384,
-            Self::Sha512 => &EMPTY_SHA512,
-        }
+/// The digest of no bytes.
+const fn hash_of_nothing(hash: HkdfHash) -> &'static [u8] {
+    match hash {
+        HkdfHash::Sha256 => &EMPTY_SHA256,
+        HkdfHash::Sha384 => &EMPTY_SHA384,
+        HkdfHash::Sha512 => &EMPTY_SHA512,
     }
 }
 
@@ -113,9 +50,9 @@ pub struct ScheduleLabel<'a> {
 /// HKDF-Expand-Label with `data` as the context, into the whole of `out`.
 ///
 /// # Errors
-/// If label or data do not fit their lengths of one byte, or `out` is too long for the hash.
+/// The label or `data` is longer than 255 bytes, or `out` longer than 255 times the hash.
 pub fn expand_label(
-    hash: ScheduleHash,
+    hash: HkdfHash,
     key: &[u8],
     label: ScheduleLabel<'_>,
     data: &[u8],
@@ -135,27 +72,29 @@ pub fn expand_label(
         info[filled..filled + part.len()].copy_from_slice(part);
         filled += part.len();
     }
-    sys::hkdf_expand(hash, key, &info[..filled], out)
+    hkdf::expand(hash, key, &info[..filled], out)
 }
 
-/// Start of the key schedule of every handshake without a pre-shared key: its first secret, and the salt of the next
-/// step. Both are the same for all of them and follow from RFC 8446 alone.
+/// The first secret of every handshake without a pre-shared key, and the salt of the next step: constants that follow
+/// from RFC 8446.
 #[derive(Clone, Copy)]
 struct Beginning {
-    secret: [u8; MAX_HASH],
-    salt: [u8; MAX_HASH],
+    secret: [u8; MAX_DIGEST],
+    salt: [u8; MAX_DIGEST],
 }
 
 impl Beginning {
-    fn of(hash: ScheduleHash) -> &'static Self {
+    fn of(hash: HkdfHash) -> &'static Self {
         static KNOWN: [OnceLock<Beginning>; 3] = [const { OnceLock::new() }; 3];
         KNOWN[hash as usize].get_or_init(|| {
-            let mut known = Self { secret: [0; MAX_HASH], salt: [0; MAX_HASH] };
-            let (len, zeros) = (hash.digest_len(), [0; MAX_HASH]);
-            let (secret, salt) = (&mut known.secret[..len], &mut known.salt[..len]);
+            let mut known = Self { secret: [0; MAX_DIGEST], salt: [0; MAX_DIGEST] };
+            let len = hash.digest_len();
+            let zeros = [0; MAX_DIGEST];
+            let secret = &mut known.secret[..len];
+            let salt = &mut known.salt[..len];
             // The lengths fit, which is all that can fail.
-            let extracted = sys::hkdf_extract(hash, &[], &zeros[..len], secret);
-            let expanded = expand_label(hash, secret, DERIVED, hash.of_nothing(), salt);
+            let extracted = hkdf::extract(hash, &[], &zeros[..len], secret);
+            let expanded = expand_label(hash, secret, DERIVED, hash_of_nothing(hash), salt);
             debug_assert!(extracted.is_ok() && expanded.is_ok());
             known
         })
@@ -165,19 +104,20 @@ impl Beginning {
 /// The label between two secrets of the schedule.
 const DERIVED: ScheduleLabel<'static> = ScheduleLabel { prefix: b"tls13 ", label: b"derived" };
 
-/// One step down the key schedule: `previous` (none: the first step) is derived with the label, and `secret`
-/// (none: zeros) is extracted under it.
+/// One step of the key schedule: derives a salt from the `previous` secret with the label, and extracts `secret` under
+/// it. `None` stands for the first step, and for a secret of zeros.
 ///
 /// # Errors
-/// If `out` has not the length of the hash, or the label is too long.
+/// `out` does not have the length of the hash, or the label is too long.
 pub fn next_secret(
-    hash: ScheduleHash,
+    hash: HkdfHash,
     previous: Option<&[u8]>,
     secret: Option<&[u8]>,
     label: ScheduleLabel<'_>,
     out: &mut [u8],
 ) -> Result<(), LocalError> {
-    let (zeros, len) = ([0; MAX_HASH], hash.digest_len());
+    let zeros = [0; MAX_DIGEST];
+    let len = hash.digest_len();
     let beginning = Beginning::of(hash);
     if previous.is_none() && secret.is_none() && out.len() == len {
         out.copy_from_slice(&beginning.secret[..len]);
@@ -185,30 +125,27 @@ pub fn next_secret(
     }
     let secret = secret.unwrap_or(&zeros[..len]);
     let Some(previous) = previous else {
-        return sys::hkdf_extract(hash, &[], secret, out);
+        return hkdf::extract(hash, &[], secret, out);
     };
     if label == DERIVED && sys::equal(previous, &beginning.secret[..len]) {
-        return sys::hkdf_extract(hash, &beginning.salt[..len], secret, out);
+        return hkdf::extract(hash, &beginning.salt[..len], secret, out);
     }
-    let mut salt = Zeroizing::new([0; MAX_HASH]);
+    let mut salt = Zeroizing::new([0; MAX_DIGEST]);
     let salt = &mut salt[..hash.digest_len()];
-    expand_label(hash, previous, label, hash.of_nothing(), salt)?;
-    sys::hkdf_extract(hash, salt, secret, out)
+    expand_label(hash, previous, label, hash_of_nothing(hash), salt)?;
+    hkdf::extract(hash, salt, secret, out)
 }
 
 /// `DeriveKeyPair` of DHKEM(X25519, HKDF-SHA256): the scalar from input key material.
-///
-/// # Errors
-/// If AWS-LC fails.
 pub fn hpke_x25519_scalar(ikm: &[u8]) -> Result<Zeroizing<[u8; 32]>, LocalError> {
     const VERSION: &[u8] = b"HPKE-v1";
     const SUITE: &[u8] = b"KEM\x00\x20";
     let labeled = Zeroizing::new([VERSION, SUITE, b"dkp_prk", ikm].concat());
     let mut key = Zeroizing::new([0; 32]);
-    sys::hkdf_extract(ScheduleHash::Sha256, &[], &labeled, &mut *key)?;
+    hkdf::extract(HkdfHash::Sha256, &[], &labeled, &mut *key)?;
     let info = [&[0, 32], VERSION, SUITE, b"sk"].concat();
     let mut scalar = Zeroizing::new([0; 32]);
-    sys::hkdf_expand(ScheduleHash::Sha256, &*key, &info, &mut *scalar)?;
+    hkdf::expand(HkdfHash::Sha256, &*key, &info, &mut *scalar)?;
     Ok(scalar)
 }
 
@@ -231,19 +168,18 @@ mod tests {
     #[test]
     fn secrets_of_rfc_8448_are_derived() {
         let mut early = [0; 32];
-        next_secret(ScheduleHash::Sha256, None, None, label(b""), &mut early)
-            .expect("early secret");
+        next_secret(HkdfHash::Sha256, None, None, label(b""), &mut early).expect("early secret");
         let expected = "33ad0a1c607ec03b09e6cd9893680ce210adf300aa1f2660e1b22e10f170f92a";
         assert_eq!(early.to_vec(), bytes(expected));
         let shared = bytes("8bd4054fb55b9d63fdfbacf9f04b9f0d35e6d63f537563efd46272900f89492d");
         let mut handshake = [0; 32];
         let derived = label(b"derived");
-        next_secret(ScheduleHash::Sha256, Some(&early), Some(&shared), derived, &mut handshake)
+        next_secret(HkdfHash::Sha256, Some(&early), Some(&shared), derived, &mut handshake)
             .expect("handshake secret");
         let expected = "1dc826e93606aa6fdc0aadc12f741b01046aa6b99f691ed221a9f0ca043fbeac";
         assert_eq!(handshake.to_vec(), bytes(expected));
         let mut master = [0; 32];
-        next_secret(ScheduleHash::Sha256, Some(&handshake), None, derived, &mut master)
+        next_secret(HkdfHash::Sha256, Some(&handshake), None, derived, &mut master)
             .expect("master secret");
         let expected = "18df06843d13a08bf2a449844c5f8a478001bc4d4c627984d5a41da8d0402919";
         assert_eq!(master.to_vec(), bytes(expected));
@@ -252,17 +188,19 @@ mod tests {
     /// The first step is the same whether it is known or computed, and so is the second.
     #[test]
     fn beginning_that_is_known_equals_the_one_that_is_computed() {
-        for hash in [ScheduleHash::Sha256, ScheduleHash::Sha384, ScheduleHash::Sha512] {
+        for hash in [HkdfHash::Sha256, HkdfHash::Sha384, HkdfHash::Sha512] {
             let len = hash.digest_len();
-            let (mut known, mut computed) = (vec![0; len], vec![0; len]);
+            let mut known = vec![0; len];
+            let mut computed = vec![0; len];
             next_secret(hash, None, None, label(b""), &mut known).expect("a secret");
             next_secret(hash, None, Some(&vec![0; len]), label(b""), &mut computed)
                 .expect("a secret");
             assert_eq!(known, computed);
             let shared = [9; 32];
-            let (mut salt, mut plain) = (vec![0; len], vec![0; len]);
-            expand_label(hash, &known, DERIVED, hash.of_nothing(), &mut salt).expect("a salt");
-            sys::hkdf_extract(hash, &salt, &shared, &mut plain).expect("a secret");
+            let mut salt = vec![0; len];
+            let mut plain = vec![0; len];
+            expand_label(hash, &known, DERIVED, hash_of_nothing(hash), &mut salt).expect("a salt");
+            hkdf::extract(hash, &salt, &shared, &mut plain).expect("a secret");
             let mut next = vec![0; len];
             next_secret(hash, Some(&known), Some(&shared), DERIVED, &mut next).expect("a secret");
             assert_eq!(next, plain);
@@ -278,7 +216,7 @@ mod tests {
         let key = [0xaa; 131];
         let text = b"Test Using Larger Than Block-Size Key - Hash Key First";
         let mut code = [0; 32];
-        sys::hkdf_extract(ScheduleHash::Sha256, &key, text, &mut code).expect("a code");
+        hkdf::extract(HkdfHash::Sha256, &key, text, &mut code).expect("a code");
         let expected = "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54";
         assert_eq!(code.to_vec(), bytes(expected));
     }
@@ -299,15 +237,14 @@ mod tests {
         let key = [1; 32];
         let with = |prefix, data| {
             let label = ScheduleLabel { prefix, label: b"" };
-            expand_label(ScheduleHash::Sha256, &key, label, data, &mut [0; 32])
+            expand_label(HkdfHash::Sha256, &key, label, data, &mut [0; 32])
         };
         assert!(with(&long[..255], &long[..255]).is_ok());
         assert!(with(&long, b"").is_err());
         assert!(with(b"", &long).is_err());
         assert!(
-            expand_label(ScheduleHash::Sha256, &key, label(b""), b"", &mut vec![0; 256 * 32])
-                .is_err()
+            expand_label(HkdfHash::Sha256, &key, label(b""), b"", &mut vec![0; 256 * 32]).is_err()
         );
-        assert!(next_secret(ScheduleHash::Sha384, None, None, label(b""), &mut out).is_err());
+        assert!(next_secret(HkdfHash::Sha384, None, None, label(b""), &mut out).is_err());
     }
 }

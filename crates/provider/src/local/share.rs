@@ -15,9 +15,9 @@ use aws_lc_rs::kem::{DecapsulationKey, EncapsulationKey, ML_KEM_768};
 use zeroize::Zeroizing;
 
 use super::LocalError;
-use super::ahead::PairMaker;
+use super::precomputed::PairMaker;
 use super::sys::{self, Secret, X25519_LEN};
-pub use crate::algorithms::{Parts, Share, ShareCurve};
+use crate::algorithms::{Parts, Share, ShareCurve};
 
 /// Bytes of an encapsulation key of ML-KEM-768.
 const ML_KEM_PUBLIC: usize = 1184;
@@ -27,7 +27,7 @@ const ML_KEM_PRIVATE: usize = 2400;
 const PUBLIC_IN_PRIVATE: std::ops::Range<usize> = 1152..1152 + ML_KEM_PUBLIC;
 /// Bytes of a ciphertext of ML-KEM-768.
 const ML_KEM_CIPHERTEXT: usize = 1088;
-/// Bytes of every secret here, also of the private half of a curve.
+/// Bytes of a secret, and of the private half of a curve.
 const SECRET: usize = 32;
 /// Bytes of an uncompressed point on P-256.
 const P256_POINT: usize = 65;
@@ -205,7 +205,8 @@ pub struct ShareKey {
 /// Never shows a key.
 impl fmt::Debug for ShareKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (public, private) = (self.public.is_some(), self.has_private());
+        let public = self.public.is_some();
+        let private = self.has_private();
         write!(f, "{:?} (public: {public}, private: {private})", self.share)
     }
 }
@@ -218,12 +219,8 @@ impl ShareKey {
     }
 
     /// A fresh pair.
-    ///
-    /// # Errors
-    /// If AWS-LC fails.
     pub fn generate(share: Share, pairs: PairMaker<'_>) -> Result<Self, LocalError> {
-        let curve = share.curve().map(|curve| CurveKey::generate(curve, pairs));
-        let curve = curve.transpose()?;
+        let curve = share.curve().map(|curve| CurveKey::generate(curve, pairs)).transpose()?;
         let ml_kem = share
             .has_ml_kem()
             .then(|| DecapsulationKey::generate(&ML_KEM_768).map_err(failed))
@@ -243,8 +240,8 @@ impl ShareKey {
         let public = match &ml_kem {
             None => curve_public,
             Some(key) => {
-                let bytes = key.encapsulation_key().and_then(|key| key.key_bytes());
-                let bytes = bytes.map_err(failed)?;
+                let bytes =
+                    key.encapsulation_key().and_then(|key| key.key_bytes()).map_err(failed)?;
                 share.join(&curve_public, bytes.as_ref()).to_vec()
             }
         };
@@ -252,9 +249,6 @@ impl ShareKey {
     }
 
     /// A public share of the peer.
-    ///
-    /// # Errors
-    /// If it has another length.
     pub fn from_public(share: Share, public: &[u8]) -> Result<Self, LocalError> {
         if public.len() != share.public_len() {
             return Err(LocalError::Refused("a public key share has another length"));
@@ -263,9 +257,6 @@ impl ShareKey {
     }
 
     /// A pair from its private half.
-    ///
-    /// # Errors
-    /// If it is no private share.
     pub fn from_private(share: Share, private: &[u8]) -> Result<Self, LocalError> {
         if private.len() != share.private_len() {
             return Err(LocalError::Refused("a private key share has another length"));
@@ -307,21 +298,17 @@ impl ShareKey {
     }
 
     /// The private half.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn private(&self) -> Result<Zeroizing<Vec<u8>>, LocalError> {
         if !self.has_private() {
             return Err(LocalError::Refused("the key share has no private half"));
         }
         let curve = self.curve.as_ref().map(CurveKey::bytes).transpose()?;
-        let ml_kem = self.ml_kem.as_ref().map(DecapsulationKey::key_bytes);
-        let ml_kem = ml_kem.transpose().map_err(failed)?;
-        let (curve, ml_kem) = (
+        let ml_kem =
+            self.ml_kem.as_ref().map(DecapsulationKey::key_bytes).transpose().map_err(failed)?;
+        Ok(self.share.join(
             curve.as_ref().map_or(&[][..], |bytes| bytes),
             ml_kem.as_ref().map_or(&[][..], |bytes| bytes.as_ref()),
-        );
-        Ok(self.share.join(curve, ml_kem))
+        ))
     }
 
     /// The secret that this private half has in common with the peer's public half.
@@ -336,15 +323,13 @@ impl ShareKey {
     }
 
     /// A fresh secret for the holder of the private half: ciphertext and secret.
-    ///
-    /// # Errors
-    /// If this is no public share.
     pub fn encapsulate(
         &self,
         pairs: PairMaker<'_>,
     ) -> Result<(Vec<u8>, Zeroizing<Vec<u8>>), LocalError> {
-        let public = self.public.as_deref();
-        let public = public.ok_or(LocalError::Refused("there is no public key share"))?;
+        let Some(public) = &self.public else {
+            return Err(LocalError::Refused("there is no public key share"));
+        };
         let share = self.share;
         let curve_len = share.curve().map_or(0, ShareCurve::public_len);
         let (curve_public, ml_kem_public) = share.split(public, curve_len);
@@ -380,10 +365,9 @@ impl ShareKey {
         let curve_len = share.curve().map_or(0, ShareCurve::public_len);
         let (curve_share, ml_kem_ciphertext) = share.split(ciphertext, curve_len);
         let ml_kem_secret = ml_kem.decapsulate(ml_kem_ciphertext.into()).map_err(failed)?;
-        let curve_secret = self.curve.as_ref().map(|key| key.agree(curve_share));
-        let curve_secret = curve_secret.transpose()?;
-        let curve_secret = curve_secret.as_ref().map_or(&[][..], |secret| &secret[..]);
-        Ok(share.join(curve_secret, ml_kem_secret.as_ref()))
+        let curve_secret = self.curve.as_ref().map(|key| key.agree(curve_share)).transpose()?;
+        let curve_secret_bytes = curve_secret.as_ref().map_or(&[][..], |secret| &secret[..]);
+        Ok(share.join(curve_secret_bytes, ml_kem_secret.as_ref()))
     }
 }
 

@@ -11,7 +11,6 @@ use aws_lc_sys as aws;
 use zeroize::Zeroizing;
 
 use super::LocalError;
-use super::schedule::ScheduleHash;
 use crate::algorithms::{Aead, Sha2};
 
 /// Bytes of a scalar, a public value and a secret of X25519.
@@ -48,7 +47,7 @@ pub(super) fn x25519(scalar: &Secret, peer: &[u8; X25519_LEN]) -> Result<Secret,
     Ok(secret)
 }
 
-/// A hash under way. What it has taken in may be secret, so it is wiped at its end.
+/// A running hash. Its input may be secret, so it is wiped when it is dropped.
 pub(crate) struct Digesting {
     kind: Sha2,
     state: DigestState,
@@ -99,7 +98,8 @@ impl Digesting {
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        let (start, len) = (bytes.as_ptr().cast(), bytes.len());
+        let start = bytes.as_ptr().cast();
+        let len = bytes.len();
         // The digests of one size differ at their start and at their end alone.
         // SAFETY: each takes its own state, and bytes that are readable for their length.
         unsafe {
@@ -132,7 +132,7 @@ impl Digesting {
         out
     }
 
-    /// The same hash, to go on from here.
+    /// The same hash at the same place of its message.
     pub(crate) fn copy(&self) -> Self {
         Self { kind: self.kind, state: self.state.clone() }
     }
@@ -153,15 +153,11 @@ impl Drop for Digesting {
 /// Bytes of the tag of a cipher.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// A cipher of records under way: a key, and after [`start`](Self::start) a message. AWS-LC wipes what it holds when
-/// this is dropped.
+/// A cipher of records: a key, and after [`start`](Self::start) a message. AWS-LC wipes both when this is dropped.
 pub(crate) struct Ciphering(NonNull<aws::EVP_CIPHER_CTX>);
 
 impl Ciphering {
     /// A cipher without a key.
-    ///
-    /// # Errors
-    /// If AWS-LC has no memory.
     pub(crate) fn new(kind: Aead) -> Result<Self, LocalError> {
         let mut context = Self::empty()?;
         // SAFETY: each returns a constant.
@@ -193,7 +189,8 @@ impl Ciphering {
     ) -> Result<(), LocalError> {
         // SAFETY: a live context, which is this value's alone.
         let context = unsafe { self.0.as_mut() };
-        let (no_engine, encrypts) = (std::ptr::null_mut(), encrypts.into());
+        let no_engine = std::ptr::null_mut();
+        let encrypts = encrypts.into();
         // SAFETY: a live context, a constant or null; the callers have checked the lengths of the others.
         let code = unsafe { aws::EVP_CipherInit_ex(context, cipher, no_engine, key, iv, encrypts) };
         succeeded(code)
@@ -206,9 +203,6 @@ impl Ciphering {
     }
 
     /// Sets the key. A message has to start after it.
-    ///
-    /// # Errors
-    /// If the key has another length than the cipher's.
     pub(crate) fn set_key(&mut self, kind: Aead, key: &[u8]) -> Result<(), LocalError> {
         if key.len() != kind.row().key_len {
             return Err(LocalError::Refused("the key has another length"));
@@ -217,23 +211,21 @@ impl Ciphering {
     }
 
     /// Starts a message with this nonce.
-    ///
-    /// # Errors
-    /// If the cipher has no nonces of this length.
     pub(crate) fn start(&mut self, nonce: &[u8], encrypts: bool) -> Result<(), LocalError> {
         self.control(aws::EVP_CTRL_AEAD_SET_IVLEN, nonce.len(), std::ptr::null_mut())?;
         self.initialise(std::ptr::null(), std::ptr::null(), nonce.as_ptr(), encrypts)
     }
 
-    /// Takes in data that is authenticated and not encrypted.
+    /// Takes additional authenticated data.
     ///
     /// # Errors
     /// If the message has begun, or the data is too long for the cipher.
-    pub(crate) fn authenticate(&mut self, data: &[u8]) -> Result<(), LocalError> {
-        for part in data.chunks(MAX_PART) {
+    pub(crate) fn authenticate(&mut self, aad: &[u8]) -> Result<(), LocalError> {
+        for part in aad.chunks(MAX_PART) {
             // SAFETY: a live context, and bytes that are readable for their length; null says that there is no output.
             let done = unsafe {
-                let (start, len) = (part.as_ptr(), part.len());
+                let start = part.as_ptr();
+                let len = part.len();
                 aws::EVP_Cipher(self.0.as_ptr(), std::ptr::null_mut(), start, len)
             };
             if done < 0 {
@@ -274,9 +266,6 @@ impl Ciphering {
     }
 
     /// Ends an encryption.
-    ///
-    /// # Errors
-    /// If none was started.
     pub(crate) fn tag(&mut self) -> Result<[u8; TAG_LEN], LocalError> {
         self.finish()?;
         let mut tag = [0; TAG_LEN];
@@ -303,9 +292,6 @@ impl Ciphering {
     }
 
     /// The same cipher at the same place of its message.
-    ///
-    /// # Errors
-    /// If AWS-LC has no memory.
     pub(crate) fn copy(&self) -> Result<Self, LocalError> {
         let copy = Self::empty()?;
         // SAFETY: two live contexts.
@@ -337,68 +323,6 @@ unsafe fn cleanse<T>(value: &mut T) {
 
 /// Bytes of the longest result of a hash.
 pub(crate) const MAX_DIGEST: usize = 64;
-
-/// Bytes of the longest block of a hash.
-const MAX_BLOCK: usize = 128;
-
-/// HMAC (RFC 2104) over parts that follow each other. AWS-LC's own functions for it choose the hash by a table at each
-/// step, which takes a third of the time of inputs as short as these.
-fn hmac(hash: ScheduleHash, key: &[u8], parts: [&[u8]; 3]) -> Zeroizing<[u8; MAX_DIGEST]> {
-    let digest_len = hash.digest_len();
-    let block = &mut Zeroizing::new([0; MAX_BLOCK])[..hash.block_len()];
-    if let Some(room) = block.get_mut(..key.len()) {
-        room.copy_from_slice(key);
-    } else {
-        let mut short = Digesting::new(hash.sha2());
-        short.update(key);
-        block[..digest_len].copy_from_slice(&short.finish()[..digest_len]);
-    }
-    block.iter_mut().for_each(|byte| *byte ^= 0x36);
-    let mut inner = Digesting::new(hash.sha2());
-    inner.update(block);
-    parts.iter().for_each(|part| inner.update(part));
-    let inner = inner.finish();
-    block.iter_mut().for_each(|byte| *byte ^= 0x36 ^ 0x5c);
-    let mut outer = Digesting::new(hash.sha2());
-    outer.update(block);
-    outer.update(&inner[..digest_len]);
-    outer.finish()
-}
-
-/// HKDF-Extract (RFC 5869) into `out`, which has the length of the hash.
-pub(super) fn hkdf_extract(
-    hash: ScheduleHash,
-    salt: &[u8],
-    secret: &[u8],
-    out: &mut [u8],
-) -> Result<(), LocalError> {
-    if out.len() != hash.digest_len() {
-        return Err(LocalError::Refused("an extracted key has the hash's length"));
-    }
-    let key = hmac(hash, salt, [secret, &[], &[]]);
-    out.copy_from_slice(&key[..out.len()]);
-    Ok(())
-}
-
-/// HKDF-Expand (RFC 5869) into the whole of `out`.
-pub(super) fn hkdf_expand(
-    hash: ScheduleHash,
-    key: &[u8],
-    info: &[u8],
-    out: &mut [u8],
-) -> Result<(), LocalError> {
-    let digest_len = hash.digest_len();
-    let mut before = Zeroizing::new([0; MAX_DIGEST]);
-    let mut before_len = 0;
-    for (index, part) in out.chunks_mut(digest_len).enumerate() {
-        let number = u8::try_from(index + 1)
-            .map_err(|_| LocalError::Refused("a label, a context or an output is too long"))?;
-        before = hmac(hash, key, [&before[..before_len], info, &[number]]);
-        before_len = digest_len;
-        part.copy_from_slice(&before[..part.len()]);
-    }
-    Ok(())
-}
 
 /// Whether two secrets are equal, in a time that depends on their lengths alone.
 pub(crate) fn equal(one: &[u8], other: &[u8]) -> bool {

@@ -6,16 +6,16 @@
 
 use std::ffi::c_int;
 
-use super::entries::{Computing, HashContext, digest_rows, say};
-use super::{DONE, Owned};
+use super::DONE;
+use super::entries::{Computing, HashContext, digest_rows};
 use crate::algorithms::{Sha2, each_sha2};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
+use crate::ffi::handle::owned;
 use crate::ffi::ids;
-use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
-use crate::ffi::key::succeeded;
+use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
-use crate::ffi::private::bytes;
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::Digesting;
@@ -27,19 +27,15 @@ fn rows<const A: usize>() -> Rows {
     digest_rows::<Hashing, A>()
 }
 
-/// A digest in OpenSSL's hands.
+/// The context of a digest.
 struct Hashing {
     provider: &'static Provider,
     kind: Sha2,
-    /// None before the first initialisation, and after the end.
+    /// `None` before the first initialisation, and after the end.
     state: Option<Digesting>,
 }
 
-impl Owned for Hashing {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Hashing);
 
 impl Computing for Hashing {
     fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
@@ -80,8 +76,8 @@ impl HashContext for Hashing {
         // SAFETY: not null, and `room` bytes are enough, by this function's contract.
         unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, row.len) };
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, row.len) };
-        self.provider.stats.served_here(row.primitive);
+        unsafe { write_len(out_len, row.len) };
+        self.provider.stats.served_locally(row.primitive);
         Ok(DONE)
     }
 }
@@ -90,7 +86,7 @@ fn not_started() -> Error {
     Error::new(Reason::Message, "the digest was not started")
 }
 
-/// A message like a record, to be measured.
+/// A message like a record, to be measured by AWS-LC and by the installed OpenSSL.
 pub(super) struct DigestSample {
     kind: Sha2,
     context: &'static InnerContext,
@@ -99,41 +95,40 @@ pub(super) struct DigestSample {
 }
 
 impl DigestSample {
-    /// # Errors
-    /// If this OpenSSL does not have the digest.
     pub(super) fn new(kind: Sha2, len: usize) -> Result<Self> {
         let context = inner::context()?;
         let theirs = inner::algorithm_at(&context.sha2, kind as usize)?;
         Ok(Self { kind, context, theirs, message: vec![0x5a; len] })
     }
 
-    pub(super) fn digest_here(&self) -> Result<()> {
+    pub(super) fn digest_local(&self) -> Result<()> {
         let mut state = Digesting::new(self.kind);
         state.update(&self.message);
         std::hint::black_box(state.finish());
         Ok(())
     }
 
-    pub(super) fn digest_there(&self) -> Result<()> {
+    pub(super) fn digest_openssl(&self) -> Result<()> {
         let provctx = self.context.provctx;
         // SAFETY: `digest_newctx` takes the context of the provider whose algorithm this is.
         let hash = unsafe { call!(self.theirs, ids::digest::NEWCTX, fn(provctx => Ptr) -> Ptr) }?;
         if hash.is_null() {
             return Err(Error::library());
         }
-        let done = self.hash_there(hash);
+        let done = self.hash_openssl(hash);
         // SAFETY: takes the context made above, which is not used again.
         let freed = unsafe { call!(self.theirs, ids::digest::FREECTX, fn(hash => Ptr) -> ()) };
         done.and(freed)
     }
 
-    fn hash_there(&self, hash: Ptr) -> Result<()> {
+    fn hash_openssl(&self, hash: Ptr) -> Result<()> {
         let none: *const Param = std::ptr::null();
         // SAFETY: `digest_init` takes a live context and no parameters.
         succeeded(unsafe {
             call!(self.theirs, ids::digest::INIT, fn(hash => Ptr, none => *const Param) -> c_int)
         }?)?;
-        let (start, len) = (self.message.as_ptr(), self.message.len());
+        let start = self.message.as_ptr();
+        let len = self.message.len();
         // SAFETY: `digest_update` takes a live context, and bytes with their length.
         succeeded(unsafe {
             call!(self.theirs, ids::digest::UPDATE,
@@ -141,7 +136,9 @@ impl DigestSample {
         }?)?;
         let mut out = [0_u8; 64];
         let mut written = 0;
-        let (start, written, room) = (out.as_mut_ptr(), &raw mut written, out.len());
+        let start = out.as_mut_ptr();
+        let written = &raw mut written;
+        let room = out.len();
         // SAFETY: `digest_final` takes a live context, a buffer with its length, and a place for that of the result.
         succeeded(unsafe {
             call!(self.theirs, ids::digest::FINAL,

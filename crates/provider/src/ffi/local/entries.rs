@@ -1,23 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The functions between C and the contexts of ciphers and digests: one set for what is computed here (`aead`,
-//! `digest`) and for what the kernel may compute (`bulk`). A context has the logic, these have the pointers.
+//! The functions between C and the contexts of ciphers and digests: one set for what AWS-LC computes
+//! (`aead`, `digest`) and for what the kernel may compute (`bulk`).
 
 use std::ffi::c_int;
 
-use super::{DONE, Owned, give, with};
+use super::DONE;
 use crate::error::Result;
 use crate::ffi::core::guard_bare;
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::{Rows, dispatch};
+use crate::ffi::handle::{Failure, Owned, free, give, with_context};
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::libcrypto::Ptr;
-use crate::ffi::private::bytes;
+use crate::ffi::memory::bytes;
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::Param;
 
-/// A context in OpenSSL's hands, of one of several algorithms.
+/// The context of an operation, of one of several algorithms.
 pub(super) trait Computing: Owned + Sized {
     /// OpenSSL's own algorithms, which answer what does not depend on a context.
     fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>];
@@ -25,7 +26,7 @@ pub(super) trait Computing: Owned + Sized {
     /// Makes a context of the algorithm with this index.
     fn make(provider: &'static Provider, algorithm: usize) -> Result<Self>;
 
-    /// The same context, to go on from here.
+    /// The same context at the same place of its message.
     fn copy(&mut self) -> Result<Self>;
 }
 
@@ -124,7 +125,7 @@ pub(super) fn cipher_rows<T: CipherContext, const A: usize>() -> Rows {
         GETTABLE_CTX_PARAMS => context_listing<T, A>;
         SETTABLE_CTX_PARAMS => context_listing<T, A>;
     } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
+    // Takes no context: OpenSSL's own function answers.
     rows.push((ids::aead::GET_PARAMS, std::ptr::null()));
     rows
 }
@@ -147,17 +148,6 @@ pub(super) fn digest_rows<T: HashContext, const A: usize>() -> Rows {
     rows
 }
 
-/// Writes the length of a result.
-///
-/// # Safety
-/// `place` is null or writable.
-pub(super) unsafe fn say(place: *mut usize, len: usize) {
-    // SAFETY: by this function's contract.
-    if let Some(place) = unsafe { place.as_mut() } {
-        *place = len;
-    }
-}
-
 pub(super) unsafe extern "C" fn newctx<T: Computing, const A: usize, const ID: i32>(
     provctx: Ptr,
 ) -> Ptr {
@@ -168,7 +158,7 @@ pub(super) unsafe extern "C" fn newctx<T: Computing, const A: usize, const ID: i
 
 pub(super) unsafe extern "C" fn dupctx<T: Computing, const ID: i32>(pointer: Ptr) -> Ptr {
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, |context: &mut T| Ok(give(context.copy()?))) }
+    unsafe { with_context(pointer, |context: &mut T| Ok(give(context.copy()?))) }
 }
 
 unsafe extern "C" fn copyctx<T: Computing, const ID: i32>(to: Ptr, from: Ptr) {
@@ -181,7 +171,7 @@ unsafe extern "C" fn copyctx<T: Computing, const ID: i32>(to: Ptr, from: Ptr) {
         Ok(DONE)
     };
     // SAFETY: libcrypto passes another context of this table.
-    let _: c_int = unsafe { with(to, entry) };
+    let _: c_int = unsafe { with_context(to, entry) };
 }
 
 unsafe extern "C" fn cipher_init<T: CipherContext, const ID: i32>(
@@ -196,12 +186,13 @@ unsafe extern "C" fn cipher_init<T: CipherContext, const ID: i32>(
         // SAFETY: libcrypto passes null, or readable bytes that nothing changes during the call.
         let given =
             |start: *const u8, len| (!start.is_null()).then(|| unsafe { bytes(start, len) });
-        let (key, iv) = (given(key, key_len), given(iv, iv_len));
+        let key = given(key, key_len);
+        let iv = given(iv, iv_len);
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         unsafe { context.start(ID, key, iv, settings) }
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn cipher_update<T: CipherContext, const ID: i32>(
@@ -214,7 +205,9 @@ unsafe extern "C" fn cipher_update<T: CipherContext, const ID: i32>(
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, `len` readable bytes, null or `room` writable ones, which are
     // the same place or do not overlap, and null or a place for the length.
-    unsafe { with(pointer, |context: &mut T| context.update(out, out_len, room, input, len)) }
+    unsafe {
+        with_context(pointer, |context: &mut T| context.update(out, out_len, room, input, len))
+    }
 }
 
 unsafe extern "C" fn cipher_final<T: CipherContext, const ID: i32>(
@@ -224,7 +217,7 @@ unsafe extern "C" fn cipher_final<T: CipherContext, const ID: i32>(
     room: usize,
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and null or what the function may write.
-    unsafe { with(pointer, |context: &mut T| context.finish(out, out_len, room)) }
+    unsafe { with_context(pointer, |context: &mut T| context.finish(out, out_len, room)) }
 }
 
 unsafe extern "C" fn cipher<T: CipherContext, const ID: i32>(
@@ -236,7 +229,9 @@ unsafe extern "C" fn cipher<T: CipherContext, const ID: i32>(
     len: usize,
 ) -> c_int {
     // SAFETY: as in `cipher_update`, and `input` may be null.
-    unsafe { with(pointer, |context: &mut T| context.cipher(out, out_len, room, input, len)) }
+    unsafe {
+        with_context(pointer, |context: &mut T| context.cipher(out, out_len, room, input, len))
+    }
 }
 
 unsafe extern "C" fn set_params<T: CipherContext, const ID: i32>(
@@ -244,7 +239,7 @@ unsafe extern "C" fn set_params<T: CipherContext, const ID: i32>(
     settings: *const Param,
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and null or an array of parameters with its end.
-    unsafe { with(pointer, |context: &mut T| context.set(settings)) }
+    unsafe { with_context(pointer, |context: &mut T| context.set(settings)) }
 }
 
 unsafe extern "C" fn get_params<T: CipherContext, const ID: i32>(
@@ -252,7 +247,7 @@ unsafe extern "C" fn get_params<T: CipherContext, const ID: i32>(
     request: *mut Param,
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and null or an array of parameters with its end, to be written.
-    unsafe { with(pointer, |context: &mut T| context.get(request)) }
+    unsafe { with_context(pointer, |context: &mut T| context.get(request)) }
 }
 
 unsafe extern "C" fn digest_init<T: HashContext, const ID: i32>(
@@ -260,7 +255,7 @@ unsafe extern "C" fn digest_init<T: HashContext, const ID: i32>(
     settings: *const Param,
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and null or an array of parameters with its end.
-    unsafe { with(pointer, |context: &mut T| context.start(ID, settings)) }
+    unsafe { with_context(pointer, |context: &mut T| context.start(ID, settings)) }
 }
 
 pub(super) unsafe extern "C" fn hash_update<T: HashContext, const ID: i32>(
@@ -269,7 +264,7 @@ pub(super) unsafe extern "C" fn hash_update<T: HashContext, const ID: i32>(
     len: usize,
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and `len` readable bytes.
-    unsafe { with(pointer, |context: &mut T| context.update(data, len)) }
+    unsafe { with_context(pointer, |context: &mut T| context.update(data, len)) }
 }
 
 pub(super) unsafe extern "C" fn hash_final<T: HashContext, const ID: i32>(
@@ -279,7 +274,7 @@ pub(super) unsafe extern "C" fn hash_final<T: HashContext, const ID: i32>(
     room: usize,
 ) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and null or what the function may write.
-    unsafe { with(pointer, |context: &mut T| context.finish(out, out_len, room)) }
+    unsafe { with_context(pointer, |context: &mut T| context.finish(out, out_len, room)) }
 }
 
 /// Lists parameters of an algorithm, without a context.

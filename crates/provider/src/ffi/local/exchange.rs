@@ -6,10 +6,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::{DONE, Owned, ShareObject, deliver, give, with};
+use super::{DONE, ShareObject};
 use crate::error::{Error, Reason};
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::{Rows, dispatch};
+use crate::ffi::handle::{Failure, free, give, owned, with_context};
 use crate::ffi::libcrypto::Ptr;
+use crate::ffi::memory::Buffer;
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::Param;
 use crate::local::share::ShareKey;
@@ -26,7 +28,7 @@ pub(super) fn rows() -> Rows {
     } }
 }
 
-/// A key exchange in OpenSSL's hands.
+/// The context of a key exchange.
 #[derive(Clone)]
 struct Exchange {
     provider: &'static Provider,
@@ -34,11 +36,7 @@ struct Exchange {
     peer: Option<Arc<ShareKey>>,
 }
 
-impl Owned for Exchange {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Exchange);
 
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
@@ -48,7 +46,7 @@ unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
 
 unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, |exchange: &mut Exchange| Ok(give(exchange.clone()))) }
+    unsafe { with_context(pointer, |exchange: &mut Exchange| Ok(give(exchange.clone()))) }
 }
 
 unsafe extern "C" fn init<const ID: i32>(
@@ -63,7 +61,7 @@ unsafe extern "C" fn init<const ID: i32>(
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn set_peer<const ID: i32>(pointer: Ptr, object: Ptr) -> c_int {
@@ -73,7 +71,7 @@ unsafe extern "C" fn set_peer<const ID: i32>(pointer: Ptr, object: Ptr) -> c_int
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn derive<const ID: i32>(
@@ -87,22 +85,18 @@ unsafe extern "C" fn derive<const ID: i32>(
             let text = "a key exchange needs a key and the peer's share";
             return Err(Error::new(Reason::Key, text));
         };
-        // SAFETY: libcrypto passes null or a place for the length.
-        if let Some(len) = unsafe { out_len.as_mut() } {
-            *len = room;
-        }
+        let buffer = Buffer::new(out, out_len, room);
         if out.is_null() {
-            let length = vec![0; key.share().secret_len()];
-            // SAFETY: no buffer; the length is libcrypto's.
-            unsafe { deliver(out, out_len, &length) }?;
+            // SAFETY: libcrypto passes null or a place for the length.
+            unsafe { buffer.set_len(key.share().secret_len()) }?;
             return Ok(DONE);
         }
         let secret = key.agree(peer)?;
-        // SAFETY: libcrypto passes a buffer of `room` bytes, which is what `out_len` says now.
-        unsafe { deliver(out, out_len, &*secret) }?;
-        exchange.provider.stats.served_here(key.share().row().primitive);
+        // SAFETY: libcrypto passes a buffer of `room` bytes, and null or a place for the length.
+        unsafe { buffer.fill(&*secret) }?;
+        exchange.provider.stats.served_locally(key.share().row().primitive);
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }

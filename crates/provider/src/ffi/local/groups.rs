@@ -39,7 +39,8 @@ pub(in crate::ffi) unsafe fn announce(
         if inner::context()?.shares[share as usize].is_some() || !offers(chosen, share)? {
             continue;
         }
-        let (mut id, mut is_kem) = (group.id, c_uint::from(!share.is_agreement()));
+        let mut id = group.id;
+        let mut is_kem = c_uint::from(!share.is_agreement());
         let mut bits = row.security_bits.unsigned_abs();
         let [mut min_tls, mut max_tls, mut min_dtls, mut max_dtls] = [TLS_1_3, ANY, NEVER, NEVER];
         let params = [

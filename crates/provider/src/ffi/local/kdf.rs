@@ -1,25 +1,25 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `TLS13-KDF`, which libssl calls 21 times in a handshake. With a digest that is not computed here the
-//! derivation is OpenSSL's own.
+//! `TLS13-KDF`, which libssl calls 21 times in a handshake. OpenSSL derives with digests that [`HkdfHash`] lacks.
 
 use std::ffi::{CStr, CString, c_int};
 
 use zeroize::Zeroize;
 
-use super::{DONE, Owned, give, with};
+use super::DONE;
+use crate::algorithms::Primitive;
 use crate::error::{Error, Reason, Result};
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::{Rows, dispatch};
+use crate::ffi::handle::{Failure, free, give, owned, with_context};
 use crate::ffi::ids;
-use crate::ffi::inner::{self, call};
-use crate::ffi::key::succeeded;
+use crate::ffi::inner::{self, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::{entries, integer, octets, set_unsigned, text};
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::{Param, StaticTable};
-use crate::local::Primitive;
-use crate::local::schedule::{ScheduleHash, ScheduleLabel, expand_label, next_secret};
+use crate::local::hkdf::HkdfHash;
+use crate::local::schedule::{ScheduleLabel, expand_label, next_secret};
 
 /// Name of the KDF for OpenSSL.
 pub(super) const NAME: &CStr = c"TLS13-KDF";
@@ -46,7 +46,7 @@ enum Mode {
     Expand = 2,
 }
 
-/// Bytes of a setting that are kept without an allocation: keys, transcripts and labels have no more.
+/// Bytes of a setting that need no allocation: keys, transcripts and labels are not longer.
 const SHORT: usize = 64;
 
 /// A setting of bytes. One that is `SECRET` is wiped when it is replaced or dropped.
@@ -103,9 +103,9 @@ impl<const SECRET: bool> Drop for Field<SECRET> {
 #[derive(Clone, Default)]
 struct Settings {
     mode: Option<Mode>,
-    hash: Option<ScheduleHash>,
-    /// The digest's name and the property query, where the digest is not computed here.
-    elsewhere: Option<(CString, Option<CString>)>,
+    hash: Option<HkdfHash>,
+    /// Name of a digest that only OpenSSL has, and the property query for it.
+    openssl_digest: Option<(CString, Option<CString>)>,
     key: Field<true>,
     salt: Field<true>,
     prefix: Field<false>,
@@ -113,17 +113,13 @@ struct Settings {
     data: Field<false>,
 }
 
-/// A derivation in OpenSSL's hands.
+/// The context of a derivation.
 struct Derivation {
     provider: &'static Provider,
     settings: Settings,
 }
 
-impl Owned for Derivation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Derivation);
 
 impl Settings {
     /// # Safety
@@ -144,8 +140,8 @@ impl Settings {
                 b"digest" => {
                     // SAFETY: by this function's contract.
                     let name = unsafe { text(param) }.unwrap_or_default();
-                    self.hash = ScheduleHash::from_name(name);
-                    self.elsewhere = match self.hash {
+                    self.hash = HkdfHash::from_name(name);
+                    self.openssl_digest = match self.hash {
                         Some(_) => None,
                         None => Some((c_string(name)?, None)),
                     };
@@ -162,7 +158,7 @@ impl Settings {
                 _ => {}
             }
         }
-        if let Some((_, place)) = &mut self.elsewhere
+        if let Some((_, place)) = &mut self.openssl_digest
             && properties.is_some()
         {
             *place = properties;
@@ -175,34 +171,36 @@ impl Settings {
     }
 
     fn mode(&self) -> Result<Mode> {
-        let missing = || Error::new(Reason::Key, "TLS13-KDF: no mode is set");
-        self.mode.ok_or_else(missing)
+        self.mode.ok_or_else(|| Error::new(Reason::Key, "TLS13-KDF: no mode is set"))
     }
 
-    /// Derives here.
-    fn derive(&self, hash: ScheduleHash, out: &mut [u8]) -> Result<()> {
+    /// Derives by AWS-LC.
+    fn derive(&self, hash: HkdfHash, out: &mut [u8]) -> Result<()> {
         match self.mode()? {
             Mode::Extract => {
-                let (previous, secret) = (self.salt.some(), self.key.some());
+                let previous = self.salt.some();
+                let secret = self.key.some();
                 next_secret(hash, previous, secret, self.label(), out)?;
             }
             Mode::Expand => {
-                let missing = || Error::new(Reason::Key, "TLS13-KDF: no key is set");
-                let key = self.key.some().ok_or_else(missing)?;
+                let Some(key) = self.key.some() else {
+                    return Err(Error::new(Reason::Key, "TLS13-KDF: no key is set"));
+                };
                 expand_label(hash, key, self.label(), self.data.bytes(), out)?;
             }
         }
         Ok(())
     }
 
-    /// Derives with OpenSSL's own function, for a digest that is not computed here.
-    fn derive_elsewhere(&self, out: &mut [u8]) -> Result<()> {
-        let Some((digest, properties)) = &self.elsewhere else {
+    /// Derives with OpenSSL's own function.
+    fn derive_by_openssl(&self, out: &mut [u8]) -> Result<()> {
+        let Some((digest, properties)) = &self.openssl_digest else {
             return Err(Error::new(Reason::Key, "TLS13-KDF: no digest is set"));
         };
         let context = inner::context()?;
-        let missing = || Error::new(Reason::NotOffered, "this OpenSSL has no TLS13-KDF");
-        let functions = context.tls13_kdf.as_ref().ok_or_else(missing)?;
+        let Some(functions) = &context.tls13_kdf else {
+            return Err(Error::new(Reason::NotOffered, "this OpenSSL has no TLS13-KDF"));
+        };
         let mut mode = self.mode()? as c_int;
         let mut params = vec![Param::int(c"mode", &mut mode), Param::text(c"digest", digest)];
         let fields = [
@@ -222,7 +220,9 @@ impl Settings {
         if inner.is_null() {
             return Err(Error::library());
         }
-        let (start, len, params) = (out.as_mut_ptr(), out.len(), params.as_ptr());
+        let start = out.as_mut_ptr();
+        let len = out.len();
+        let params = params.as_ptr();
         // SAFETY: `kdf_derive` takes a live context, a buffer with its length, and an array with its end.
         let status = unsafe {
             call!(functions, ids::kdf::DERIVE,
@@ -242,8 +242,8 @@ impl ScheduleSample {
     pub(super) fn new() -> Result<Self> {
         let mut settings = Settings {
             mode: Some(Mode::Expand),
-            hash: Some(ScheduleHash::Sha384),
-            elsewhere: Some((c_string("SHA2-384")?, None)),
+            hash: Some(HkdfHash::Sha384),
+            openssl_digest: Some((c_string("SHA2-384")?, None)),
             ..Settings::default()
         };
         settings.key.set(&[7; SAMPLE_LEN]);
@@ -254,13 +254,13 @@ impl ScheduleSample {
     }
 
     /// Derives the sample with AWS-LC.
-    pub(super) fn derive_here(&self) -> Result<()> {
-        self.0.derive(ScheduleHash::Sha384, &mut [0; SAMPLE_LEN])
+    pub(super) fn derive_local(&self) -> Result<()> {
+        self.0.derive(HkdfHash::Sha384, &mut [0; SAMPLE_LEN])
     }
 
     /// Derives the sample with the installed OpenSSL.
-    pub(super) fn derive_there(&self) -> Result<()> {
-        self.0.derive_elsewhere(&mut [0; SAMPLE_LEN])
+    pub(super) fn derive_openssl(&self) -> Result<()> {
+        self.0.derive_by_openssl(&mut [0; SAMPLE_LEN])
     }
 }
 
@@ -300,7 +300,7 @@ unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
         }))
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn reset<const ID: i32>(pointer: Ptr) {
@@ -309,7 +309,7 @@ unsafe extern "C" fn reset<const ID: i32>(pointer: Ptr) {
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    let _: c_int = unsafe { with(pointer, entry) };
+    let _: c_int = unsafe { with_context(pointer, entry) };
 }
 
 unsafe extern "C" fn derive<const ID: i32>(
@@ -332,14 +332,14 @@ unsafe extern "C" fn derive<const ID: i32>(
         match derivation.settings.hash {
             Some(hash) => {
                 derivation.settings.derive(hash, out)?;
-                derivation.provider.stats.served_here(Primitive::Tls13Kdf);
+                derivation.provider.stats.served_locally(Primitive::Tls13Kdf);
             }
-            None => derivation.settings.derive_elsewhere(out)?,
+            None => derivation.settings.derive_by_openssl(out)?,
         }
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, params: *const Param) -> c_int {
@@ -348,7 +348,7 @@ unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, params: *const Para
         unsafe { derivation.settings.apply(params) }.map(|()| DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// The length of the output: an extraction has that of the hash, an expansion any.
@@ -375,7 +375,7 @@ unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn gettable_params<const ID: i32>(_: Ptr, _provctx: Ptr) -> *const Param {

@@ -7,13 +7,15 @@ use std::ffi::{CStr, c_int, c_void};
 
 use zeroize::Zeroizing;
 
-use super::{DONE, Owned, ShareObject, give, with};
+use super::{DONE, ShareObject};
 use crate::algorithms::{Share, each_share};
 use crate::error::{Error, Reason, Result};
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::{Rows, dispatch};
+use crate::ffi::handle::{Failure, free, give, owned, with_context, with_object};
 use crate::ffi::ids::{self, select};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::{entries, locate, octets, set_bytes, set_integer, text};
+use crate::ffi::stack;
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::{Callback, Param, StaticTable};
 use crate::local::share::ShareKey;
@@ -56,27 +58,19 @@ const PRIVATE: &CStr = c"priv";
 /// Both halves of a key.
 const PAIR: c_int = select::PRIVATE_KEY | select::PUBLIC_KEY;
 
-impl Owned for ShareObject {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(ShareObject);
 
-/// A key generation in OpenSSL's hands.
+/// The context of a key generation.
 struct Generation {
     provider: &'static Provider,
     share: Share,
-    /// Only the type is wanted: libssl puts the peer's share into it later.
+    /// The application wants a key without halves: libssl puts the peer's share into it later.
     without_pair: bool,
     /// Key material of HPKE that the pair is derived from.
     hpke_ikm: Option<Zeroizing<Vec<u8>>>,
 }
 
-impl Owned for Generation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Generation);
 
 impl Generation {
     /// # Safety
@@ -112,7 +106,7 @@ impl Generation {
             }
             (Some(_), _) => return Err(LocalError::Refused("HPKE has no such key").into()),
         };
-        self.provider.stats.served_here(self.share.row().primitive);
+        self.provider.stats.served_locally(self.share.row().primitive);
         Ok(key)
     }
 }
@@ -151,7 +145,7 @@ unsafe extern "C" fn gen_set_params<const ID: i32>(pointer: Ptr, params: *const 
         unsafe { generation.apply(params) }.map(|()| DONE)
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn gen_settable_params<const ID: i32>(_: Ptr, _provctx: Ptr) -> *const Param {
@@ -169,17 +163,18 @@ unsafe extern "C" fn generate<const ID: i32>(
     _argument: *mut c_void,
 ) -> Ptr {
     let entry = |generation: &mut Generation| {
-        let key = super::stack::with_room(generation.provider, || generation.run())?;
+        let key = stack::with_room(generation.provider, || generation.run())?;
         Ok(give(ShareObject::new(generation.provider, key)))
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn get_params<const ID: i32>(object: Ptr, request: *mut Param) -> c_int {
-    let entry = |object: &mut ShareObject| {
+    let entry = |object: &ShareObject| {
         let key = object.key();
-        let (share, row) = (key.share(), key.share().row());
+        let share = key.share();
+        let row = key.share().row();
         let max_len = i64::try_from(share.max_len()).unwrap_or(0);
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         let count = unsafe { entries(request) }.count();
@@ -210,7 +205,7 @@ unsafe extern "C" fn get_params<const ID: i32>(object: Ptr, request: *mut Param)
         Ok(DONE)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn gettable_params<const ID: i32>(_provctx: Ptr) -> *const Param {
@@ -228,7 +223,7 @@ unsafe extern "C" fn gettable_params<const ID: i32>(_provctx: Ptr) -> *const Par
 
 /// The peer's share, as it came in the handshake.
 unsafe extern "C" fn set_params<const ID: i32>(object: Ptr, params: *const Param) -> c_int {
-    let entry = |object: &mut ShareObject| {
+    let entry = |object: &ShareObject| {
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         let Some(param) = (unsafe { locate(params, ENCODED_PUBLIC) }) else {
             return Ok(DONE);
@@ -239,7 +234,7 @@ unsafe extern "C" fn set_params<const ID: i32>(object: Ptr, params: *const Param
         Ok(DONE)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn settable_params<const ID: i32>(_provctx: Ptr) -> *const Param {
@@ -255,9 +250,9 @@ fn has_halves(key: &ShareKey, selection: c_int) -> bool {
 }
 
 unsafe extern "C" fn has<const ID: i32>(object: *const c_void, selection: c_int) -> c_int {
-    let entry = |object: &mut ShareObject| Ok(c_int::from(has_halves(&object.key(), selection)));
+    let entry = |object: &ShareObject| Ok(c_int::from(has_halves(&object.key(), selection)));
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn validate<const ID: i32>(
@@ -265,7 +260,7 @@ unsafe extern "C" fn validate<const ID: i32>(
     selection: c_int,
     _kind: c_int,
 ) -> c_int {
-    let entry = |object: &mut ShareObject| {
+    let entry = |object: &ShareObject| {
         let key = object.key();
         let mut good = has_halves(&key, selection);
         if good && selection & PAIR == PAIR {
@@ -275,7 +270,7 @@ unsafe extern "C" fn validate<const ID: i32>(
         Ok(c_int::from(good))
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn matches<const ID: i32>(
@@ -283,16 +278,16 @@ unsafe extern "C" fn matches<const ID: i32>(
     second: *const c_void,
     selection: c_int,
 ) -> c_int {
-    let entry = |first: &mut ShareObject| {
+    let entry = |first: &ShareObject| {
         // SAFETY: libcrypto passes null or a key object of this key manager.
         let (first, second) = (first.key(), unsafe { ShareObject::key_of(second) }?);
         let same = first.share() == second.share();
-        // A private half goes with one public half, which is always known beside it.
+        // A private half has one public half, which is always known.
         let public = first.public().is_some() && first.public() == second.public();
         Ok(c_int::from(same && (selection & PAIR == 0 || public)))
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(first, entry) }
+    unsafe { with_object(first, entry) }
 }
 
 unsafe extern "C" fn import<const ID: i32>(
@@ -300,7 +295,7 @@ unsafe extern "C" fn import<const ID: i32>(
     selection: c_int,
     params: *const Param,
 ) -> c_int {
-    let entry = |object: &mut ShareObject| {
+    let entry = |object: &ShareObject| {
         let share = object.key().share();
         let half = |name: &CStr| {
             // SAFETY: libcrypto passes null or an array of parameters with its end, over readable memory.
@@ -323,7 +318,7 @@ unsafe extern "C" fn import<const ID: i32>(
         Ok(DONE)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn types<const ID: i32>(selection: c_int) -> *const Param {
@@ -347,7 +342,7 @@ unsafe extern "C" fn export<const ID: i32>(
     callback: Callback,
     argument: *mut c_void,
 ) -> c_int {
-    let entry = |object: &mut ShareObject| {
+    let entry = |object: &ShareObject| {
         let key = object.key();
         let private = if selection & select::PRIVATE_KEY != 0 && key.has_private() {
             Some(key.private()?)
@@ -366,11 +361,11 @@ unsafe extern "C" fn export<const ID: i32>(
         Ok(unsafe { callback(params.as_ptr(), argument) })
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int) -> Ptr {
-    let entry = |object: &mut ShareObject| {
+    let entry = |object: &ShareObject| {
         let key = object.key();
         let copy = ShareObject::new(object.provider, ShareKey::empty(key.share()));
         if selection & select::PRIVATE_KEY != 0 {
@@ -382,5 +377,5 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         Ok(give(copy))
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with(object, entry) }
+    unsafe { with_object(object, entry) }
 }

@@ -1,16 +1,16 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Measures each primitive against the installed OpenSSL, as it is used in a handshake of a server: a pair and an
-//! agreement, or an encapsulation, or one expansion of the key schedule; ciphers and digests with records of a VPN.
-//! Both sides alternate, and the shortest time of each counts, so that other work on the machine disturbs neither
-//! more than the other.
+//! Measures each primitive against the installed OpenSSL, and chooses those that this process computes.
+//!
+//! A primitive is measured as a server's handshake uses it: a pair and an agreement, an encapsulation, a signature, or
+//! one expansion of the key schedule. Ciphers and digests are measured with records of a VPN. Both sides alternate, and
+//! the shortest time of each counts, so that other work on the machine disturbs both alike.
 
 use std::ffi::{CStr, c_int};
 use std::fs;
 use std::io::Read as _;
-use std::ptr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_operation::KeyType as KeyOfEngine;
 
@@ -18,21 +18,18 @@ use super::aead::AeadSample;
 use super::digest::DigestSample;
 use super::kdf::ScheduleSample;
 use super::sign::SignatureSample;
-use super::stack;
-use crate::algorithms::{Aead, Exchange, Primitive, Sha2, Share};
-use crate::config::Here;
-use crate::error::{Error, Result};
-use crate::ffi::ids::{self, select};
-use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
-use crate::ffi::key::succeeded;
-use crate::ffi::libcrypto::Ptr;
+use super::stock::StockShare;
+use crate::algorithms::{Aead, Primitive, Sha2, Share};
+use crate::config::LocalUse;
+use crate::error::Result;
+use crate::ffi::inner;
+use crate::ffi::stack;
 use crate::ffi::state::{Chosen, Provider};
-use crate::ffi::types::{Callback, Param};
-use crate::local::ahead::{self, PairMaker};
 use crate::local::choice::{self, Cost, Costs};
+use crate::local::precomputed::{self, PairMaker};
 use crate::local::share::ShareKey;
 
-/// Times that each side runs. The first ones find cold caches.
+/// Runs of each side, of which the shortest counts: the first ones find cold caches.
 const ROUNDS: usize = 9;
 
 /// Bytes of a record: what a VPN sends in a packet. TLS has longer ones, which say less about the work around them.
@@ -60,23 +57,27 @@ impl Chosen {
         let config = provider.config;
         let mut chosen = Self {
             primitives: [false; Primitive::ALL.len()],
-            pairs_ahead: config.computes_here() && config.pairs_ahead && ahead::is_faster(),
+            pairs_ahead: config.computes_locally()
+                && config.pairs_ahead
+                && precomputed::is_faster(),
         };
-        let asked = config.local.contains(&Here::IfFaster);
-        let costs = if asked { costs(provider) } else { Costs::default() };
+        let costs = if config.local.contains(&LocalUse::IfFaster) {
+            costs(provider)
+        } else {
+            Costs::default()
+        };
         let has_assembly = has_assembly(provider);
         for &primitive in Primitive::ALL {
             let cost = costs[primitive as usize];
-            if let Some(cost) = cost {
-                let there = cost.there.unwrap_or(0);
-                provider.stats.set_costs(primitive, cost.here, there);
+            if let Some(Cost { local_ns, openssl_ns }) = cost {
+                provider.stats.set_costs(primitive, local_ns, openssl_ns.unwrap_or(0));
             }
             let is_asked_for = match config.local(primitive) {
-                Here::No => false,
-                Here::Yes => true,
+                LocalUse::Off => false,
+                LocalUse::Always => true,
                 // What cannot be measured is left as it is.
-                Here::IfFaster => {
-                    cost.is_some_and(|cost| cost.is_lower_here(primitive, has_assembly))
+                LocalUse::IfFaster => {
+                    cost.is_some_and(|cost| cost.is_lower_locally(primitive, has_assembly))
                 }
             };
             chosen.primitives[primitive as usize] = is_asked_for && is_possible(primitive);
@@ -89,7 +90,8 @@ impl Chosen {
 fn costs(provider: &'static Provider) -> Costs {
     // SAFETY: takes nothing.
     let user = unsafe { libc::geteuid() };
-    let (file, system) = (provider.config.choice_file.as_deref(), system(provider));
+    let file = provider.config.choice_file.as_deref();
+    let system = system(provider);
     let mut costs = Costs::default();
     if let Some(path) = file {
         match choice::read(path, &system, user) {
@@ -97,11 +99,12 @@ fn costs(provider: &'static Provider) -> Costs {
             Err(error) => provider.log(&format!("{}: {error}", path.display())),
         }
     }
-    let wanted = || Primitive::ALL.iter().filter(|known| is_possible(**known));
-    if wanted().all(|primitive| costs[*primitive as usize].is_some()) {
+    let wanted: Vec<Primitive> =
+        Primitive::ALL.iter().copied().filter(|known| is_possible(*known)).collect();
+    if wanted.iter().all(|primitive| costs[*primitive as usize].is_some()) {
         return costs;
     }
-    for &primitive in wanted() {
+    for primitive in wanted {
         match measure(provider, primitive) {
             Ok(cost) => costs[primitive as usize] = Some(cost),
             Err(error) => {
@@ -117,16 +120,17 @@ fn costs(provider: &'static Provider) -> Costs {
     costs
 }
 
-/// Whether the primitive could be offered: keys that sign here are OpenSSL's own, and an OpenSSL may have none of the
-/// type. ML-DSA needs more stack than a thread has on musl.
+/// Whether the primitive could be offered: this OpenSSL has the algorithm or the keys around it, and the thread has the
+/// stack for it.
 fn is_possible(primitive: Primitive) -> bool {
-    if let Some(kind) = bulk(primitive) {
-        return inner::context().is_ok_and(|context| match kind {
-            Bulk::Aead(kind) => context.aeads[kind as usize].is_some(),
-            Bulk::Digest(kind) => context.sha2[kind as usize].is_some(),
+    if let Some(algorithm) = RecordAlgorithm::of(primitive) {
+        return inner::context().is_ok_and(|context| match algorithm {
+            RecordAlgorithm::Aead(kind) => context.aeads[kind as usize].is_some(),
+            RecordAlgorithm::Digest(kind) => context.sha2[kind as usize].is_some(),
         });
     }
     primitive.row().signs.is_none_or(|keys| {
+        // ML-DSA needs more stack than a thread has on musl.
         let has_room = cfg!(target_env = "gnu") || !matches!(keys.exact, KeyOfEngine::MlDsa(_));
         has_room && inner::key_functions(keys.key_type).is_ok()
     })
@@ -134,36 +138,45 @@ fn is_possible(primitive: Primitive) -> bool {
 
 /// An algorithm of whole records.
 #[derive(Clone, Copy)]
-enum Bulk {
+enum RecordAlgorithm {
     Aead(Aead),
     Digest(Sha2),
 }
 
-/// The algorithm that stands for a primitive of whole records: the one that most applications choose.
-fn bulk(primitive: Primitive) -> Option<Bulk> {
-    match primitive {
-        Primitive::AesGcm => Some(Bulk::Aead(Aead::Aes256Gcm)),
-        Primitive::ChaCha20Poly1305 => Some(Bulk::Aead(Aead::ChaCha20Poly1305)),
-        Primitive::Sha256 => Some(Bulk::Digest(Sha2::Sha256)),
-        Primitive::Sha512 => Some(Bulk::Digest(Sha2::Sha512)),
-        _ => None,
+impl RecordAlgorithm {
+    /// The algorithm that stands for a primitive: the one that most applications choose.
+    fn of(primitive: Primitive) -> Option<Self> {
+        match primitive {
+            Primitive::AesGcm => Some(Self::Aead(Aead::Aes256Gcm)),
+            Primitive::ChaCha20Poly1305 => Some(Self::Aead(Aead::ChaCha20Poly1305)),
+            Primitive::Sha256 => Some(Self::Digest(Sha2::Sha256)),
+            Primitive::Sha512 => Some(Self::Digest(Sha2::Sha512)),
+            _ => None,
+        }
+    }
+
+    fn measure(self, provider: &'static Provider) -> Result<Cost> {
+        let round = match self {
+            Self::Aead(kind) => {
+                let sample = AeadSample::new(provider, kind, RECORD)?;
+                compare(records(|| sample.encrypt_local()), records(|| sample.encrypt_openssl()))
+            }
+            Self::Digest(kind) => {
+                let sample = DigestSample::new(kind, RECORD)?;
+                compare(records(|| sample.digest_local()), records(|| sample.digest_openssl()))
+            }
+        }?;
+        let per_record = RECORDS as u64;
+        Ok(Cost {
+            local_ns: round.local_ns / per_record,
+            openssl_ns: round.openssl_ns.map(|time| time / per_record),
+        })
     }
 }
 
-fn measure_bulk(provider: &'static Provider, kind: Bulk) -> Result<Cost> {
-    let per_record = RECORDS as u64;
-    let many = |one: &dyn Fn() -> Result<()>| (0..RECORDS).try_for_each(|_| one());
-    let (here, there) = match kind {
-        Bulk::Aead(kind) => {
-            let sample = AeadSample::new(provider, kind, RECORD)?;
-            alternate(|| many(&|| sample.encrypt_here()), || many(&|| sample.encrypt_there()))
-        }
-        Bulk::Digest(kind) => {
-            let sample = DigestSample::new(kind, RECORD)?;
-            alternate(|| many(&|| sample.digest_here()), || many(&|| sample.digest_there()))
-        }
-    }?;
-    Ok(Cost { here: here / per_record, there: Some(there / per_record) })
+/// A round of records.
+fn records(one: impl Fn() -> Result<()>) -> impl Fn() -> Result<()> {
+    move || (0..RECORDS).try_for_each(|_| one())
 }
 
 /// `OPENSSL_CPU_INFO`: the instructions that libcrypto's assembly may use.
@@ -185,69 +198,72 @@ fn has_assembly(provider: &Provider) -> bool {
     about_build(provider, CPU_INFO).contains("cap=")
 }
 
-/// Facts on which the costs depend: the build of libcrypto, the processor, and this library.
+/// The name of this system in the file of costs: the build of libcrypto, the processor, and this library's version.
 fn system(provider: &Provider) -> String {
     /// `OPENSSL_VERSION`, `OPENSSL_CFLAGS`, `OPENSSL_BUILT_ON`, `OPENSSL_PLATFORM`
     const ABOUT_BUILD: [c_int; 5] = [0, 1, 2, 3, CPU_INFO];
     let build = ABOUT_BUILD.map(|what| about_build(provider, what));
-    let mut head = Vec::new();
+    let mut bytes = Vec::new();
     if let Ok(file) = fs::File::open("/proc/cpuinfo") {
-        /// The first processor's lines.
-        const HEAD: u64 = 4096;
+        /// Bytes with the lines of the first processor.
+        const FIRST: u64 = 4096;
         // What cannot be read is left out.
-        let _ = file.take(HEAD).read_to_end(&mut head);
+        let _ = file.take(FIRST).read_to_end(&mut bytes);
     }
-    let head = String::from_utf8_lossy(&head);
-    let model = head.lines().find_map(|line| {
+    let cpuinfo = String::from_utf8_lossy(&bytes);
+    let model = cpuinfo.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        let name = name.trim();
-        ["model name", "CPU part", "uarch"].contains(&name).then(|| value.trim().to_owned())
+        ["model name", "CPU part", "uarch"].contains(&name.trim()).then(|| value.trim().to_owned())
     });
     let version = env!("CARGO_PKG_VERSION");
     let words = [build.join(" "), model.unwrap_or_default(), version.to_owned()];
     words.join("; ").replace(['\t', '\n'], " ")
 }
 
-/// The shorter times of two computations that alternate, in nanoseconds.
-fn alternate(
-    mut here: impl FnMut() -> Result<()>,
-    mut there: impl FnMut() -> Result<()>,
-) -> Result<(u64, u64)> {
-    let (mut least_here, mut least_there) = (u64::MAX, u64::MAX);
+/// The shortest times of two computations that alternate.
+fn compare(
+    mut local: impl FnMut() -> Result<()>,
+    mut openssl: impl FnMut() -> Result<()>,
+) -> Result<Cost> {
+    let mut local_time = Duration::MAX;
+    let mut openssl_time = Duration::MAX;
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        here()?;
+        local()?;
         let middle = Instant::now();
-        there()?;
-        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        least_here = least_here.min(nanos(middle - start));
-        least_there = least_there.min(nanos(middle.elapsed()));
+        openssl()?;
+        openssl_time = openssl_time.min(middle.elapsed());
+        local_time = local_time.min(middle - start);
     }
-    Ok((least_here, least_there))
+    Ok(Cost { local_ns: nanoseconds(local_time), openssl_ns: Some(nanoseconds(openssl_time)) })
+}
+
+/// The cost of a computation that the installed OpenSSL lacks.
+fn without_openssl(local: impl FnMut() -> Result<()>) -> Result<Cost> {
+    Ok(Cost { openssl_ns: None, ..compare(local, || Ok(()))? })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
-    let context = inner::context()?;
-    if let Some(kind) = bulk(primitive) {
-        return measure_bulk(provider, kind);
+    if let Some(algorithm) = RecordAlgorithm::of(primitive) {
+        return algorithm.measure(provider);
     }
     if let Some(keys) = primitive.row().signs {
         let sample = SignatureSample::new(provider, keys)?;
-        let (here, there) = alternate(|| sample.sign_here(), || sample.sign_there())?;
-        return Ok(Cost { here, there: Some(there) });
+        return compare(|| sample.sign_local(), || sample.sign_openssl());
     }
-    let share = Share::ALL.iter().find(|share| share.row().primitive == primitive);
-    let Some(&share) = share else {
-        let sample = ScheduleSample::new()?;
-        let theirs = context.tls13_kdf.is_some();
-        let there = || {
-            if theirs { sample.derive_there() } else { Ok(()) }
-        };
-        let (here, there) = alternate(|| sample.derive_here(), there)?;
-        return Ok(Cost { here, there: theirs.then_some(there) });
-    };
+    match Share::ALL.iter().find(|share| share.row().primitive == primitive) {
+        Some(share) => measure_share(provider, *share),
+        None => measure_schedule(),
+    }
+}
+
+fn measure_share(provider: &'static Provider, share: Share) -> Result<Cost> {
     let peer = stack::with_room(provider, || ShareKey::generate(share, PairMaker::FRESH))?;
-    let here = || {
+    let local = || {
         stack::with_room(provider, || {
             if share.is_agreement() {
                 ShareKey::generate(share, PairMaker::FRESH)?.agree(&peer).map(drop)
@@ -256,152 +272,25 @@ fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
             }
         })
     };
-    let Some(theirs) = StockShare::new(context, share)? else {
-        return Ok(Cost { here: alternate(here, || Ok(()))?.0, there: None });
-    };
-    let (here, there) = alternate(here, || theirs.run())?;
-    Ok(Cost { here, there: Some(there) })
-}
-
-/// A fresh key of the installed OpenSSL, which the caller frees. `settings` ends with [`Param::END`].
-pub(super) fn generated(keys: &InnerAlgorithm, settings: &[Param]) -> Result<Ptr> {
-    debug_assert!(settings.last().is_some_and(|param| param.key.is_null()));
-    let (provctx, settings) = (inner::context()?.provctx, settings.as_ptr());
-    let both = select::PRIVATE_KEY | select::PUBLIC_KEY | select::DOMAIN_PARAMETERS;
-    // SAFETY: `keymgmt_gen_init` takes the context of its provider, a selection, and parameters with their end.
-    let start = unsafe {
-        call!(keys, ids::keymgmt::GEN_INIT,
-            fn(provctx => Ptr, both => c_int, settings => *const Param) -> Ptr)
-    }?;
-    if start.is_null() {
-        return Err(Error::library());
-    }
-    let (callback, argument): (Option<Callback>, Ptr) = (None, ptr::null_mut());
-    // SAFETY: `keymgmt_gen` takes what `gen_init` gave, and no callback.
-    let pair = unsafe {
-        call!(keys, ids::keymgmt::GEN,
-            fn(start => Ptr, callback => Option<Callback>, argument => Ptr) -> Ptr)
-    };
-    // SAFETY: `keymgmt_gen_cleanup` takes the same, which is not used again.
-    unsafe { call!(keys, ids::keymgmt::GEN_CLEANUP, fn(start => Ptr) -> ()) }?;
-    pair.and_then(|pair| if pair.is_null() { Err(Error::library()) } else { Ok(pair) })
-}
-
-/// A key share of the installed OpenSSL, and what does the work with it.
-struct StockShare {
-    context: &'static InnerContext,
-    keys: &'static InnerAlgorithm,
-    work: &'static InnerAlgorithm,
-    is_agreement: bool,
-    peer: Ptr,
-}
-
-impl StockShare {
-    /// The share in the installed OpenSSL; `None` if that does not have it.
-    fn new(context: &'static InnerContext, share: Share) -> Result<Option<Self>> {
-        let is_agreement = share.is_agreement();
-        let work = if is_agreement {
-            &context.exchanges[Exchange::X25519 as usize]
-        } else {
-            &context.kems[share as usize]
-        };
-        let (Some(keys), Some(work)) = (&context.shares[share as usize], work) else {
-            return Ok(None);
-        };
-        let mut stock = Self { context, keys, work, is_agreement, peer: ptr::null_mut() };
-        stock.peer = stock.pair()?;
-        Ok(Some(stock))
-    }
-
-    fn pair(&self) -> Result<Ptr> {
-        generated(self.keys, &[Param::END])
-    }
-
-    fn free_key(&self, key: Ptr) {
-        // SAFETY: `keymgmt_free` takes a key of this key manager, which is not used again; every one has it.
-        let _ = unsafe { call!(self.keys, ids::keymgmt::FREE, fn(key => Ptr) -> ()) };
-    }
-
-    fn run(&self) -> Result<()> {
-        let provctx = self.context.provctx;
-        let (new, free) = if self.is_agreement {
-            (ids::keyexch::NEWCTX, ids::keyexch::FREECTX)
-        } else {
-            (ids::kem::NEWCTX, ids::kem::FREECTX)
-        };
-        // SAFETY: both constructors take the context of their provider.
-        let context = unsafe { call!(self.work, new, fn(provctx => Ptr) -> Ptr) }?;
-        if context.is_null() {
-            return Err(Error::library());
-        }
-        let done = if self.is_agreement { self.agree(context) } else { self.encapsulate(context) };
-        // SAFETY: takes the context made above, which is not used again.
-        let freed = unsafe { call!(self.work, free, fn(context => Ptr) -> ()) };
-        done.and(freed)
-    }
-
-    fn agree(&self, context: Ptr) -> Result<()> {
-        let key = self.pair()?;
-        let derived = self.derive(context, key);
-        self.free_key(key);
-        derived
-    }
-
-    fn derive(&self, context: Ptr, key: Ptr) -> Result<()> {
-        let (none, peer): (*const Param, Ptr) = (ptr::null(), self.peer);
-        // SAFETY: `keyexch_init` takes a fresh context, a live key of its key manager, and no parameters.
-        succeeded(unsafe {
-            call!(self.work, ids::keyexch::INIT,
-                fn(context => Ptr, key => Ptr, none => *const Param) -> c_int)
-        }?)?;
-        // SAFETY: `keyexch_set_peer` takes the context and a live key of its key manager.
-        succeeded(unsafe {
-            call!(self.work, ids::keyexch::SET_PEER, fn(context => Ptr, peer => Ptr) -> c_int)
-        }?)?;
-        let mut secret = [0_u8; 32];
-        let mut written = 0;
-        let (start, written, room) = (secret.as_mut_ptr(), &raw mut written, secret.len());
-        // SAFETY: `keyexch_derive` takes a buffer with its length, and a place for the length of the result.
-        succeeded(unsafe {
-            call!(self.work, ids::keyexch::DERIVE,
-                fn(context => Ptr, start => *mut u8, written => *mut usize, room => usize) -> c_int)
-        }?)
-    }
-
-    fn encapsulate(&self, context: Ptr) -> Result<()> {
-        /// Room for a ciphertext and a secret: more than any share here has.
-        const ROOM: usize = 2048;
-        let (none, peer): (*const Param, Ptr) = (ptr::null(), self.peer);
-        // SAFETY: `kem_encapsulate_init` takes a fresh context, a live key of its key manager, and no parameters.
-        succeeded(unsafe {
-            call!(self.work, ids::kem::ENCAPSULATE_INIT,
-                fn(context => Ptr, peer => Ptr, none => *const Param) -> c_int)
-        }?)?;
-        let (mut out, mut secret) = ([0_u8; ROOM], [0_u8; ROOM]);
-        let (mut out_len, mut secret_len) = (ROOM, ROOM);
-        let (out, secret) = (out.as_mut_ptr(), secret.as_mut_ptr());
-        let (out_len, secret_len) = (&raw mut out_len, &raw mut secret_len);
-        // SAFETY: `kem_encapsulate` takes two buffers with places that have their lengths.
-        succeeded(unsafe {
-            call!(self.work, ids::kem::ENCAPSULATE,
-                fn(context => Ptr, out => *mut u8, out_len => *mut usize, secret => *mut u8,
-                    secret_len => *mut usize) -> c_int)
-        }?)
+    match StockShare::new(inner::context()?, share)? {
+        Some(stock) => compare(local, || stock.run()),
+        None => without_openssl(local),
     }
 }
 
-impl Drop for StockShare {
-    fn drop(&mut self) {
-        if !self.peer.is_null() {
-            self.free_key(self.peer);
-        }
+fn measure_schedule() -> Result<Cost> {
+    let sample = ScheduleSample::new()?;
+    if inner::context()?.tls13_kdf.is_some() {
+        compare(|| sample.derive_local(), || sample.derive_openssl())
+    } else {
+        without_openssl(|| sample.derive_local())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Reason;
+    use crate::error::{Error, Reason};
 
     #[test]
     fn shorter_time_of_each_side_counts() {
@@ -416,13 +305,13 @@ mod tests {
             Ok(())
         };
         let first = Instant::now();
-        let (here, there) =
-            alternate(|| pause(&mut runs.0), || pause(&mut runs.1)).expect("no error");
+        let cost = compare(|| pause(&mut runs.0), || pause(&mut runs.1)).expect("no error");
+        let both = cost.local_ns + cost.openssl_ns.expect("it was measured");
         let all = u64::try_from(first.elapsed().as_nanos()).expect("a time");
         assert_eq!(runs, (ROUNDS as u64, ROUNDS as u64));
-        assert!(here + there < all / 2, "{here} {there} of {all}");
+        assert!(both < all / 2, "{cost:?} of {all}");
         let wrong = Error::new(Reason::Internal, "none");
-        let failed = alternate(|| Ok(()), || Err(wrong.clone()));
+        let failed = compare(|| Ok(()), || Err(wrong.clone()));
         assert!(failed.is_err());
     }
 }

@@ -4,14 +4,12 @@
 //! The primitives of [`crate::local`] under OpenSSL. The key objects of key shares are no
 //! [`Key`](super::key::Key)s: they hold a key share of AWS-LC, and nothing of theirs is delegated.
 //!
-//! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
+//! - `keymgmt`: key objects. `exchange`: X25519. `kem`: ML-KEM-768 and the hybrids.
 //! - `kdf`: `TLS13-KDF`.
 //! - `aead`, `digest`: ciphers of records, and SHA-2.
-//! - `bulk`: whole packets by the kernel's ciphers and hashes; `entries`: the functions for C of all of these.
+//! - `bulk`: whole messages by the kernel. `entries`: the functions for C of `aead`, `digest` and `bulk`.
 //! - `groups`: the TLS groups that this OpenSSL does not announce itself.
-//! - `sign`: keys of the application that sign here; their key objects are OpenSSL's, wrapped as for the pool.
-//! - `measure`: which of them are computed here.
-//! - `stack`: ML-KEM and ML-DSA need more stack than an `ASYNC_JOB` has.
+//! - `measure`: which primitives this process computes. `sign`, `stock`: what is measured for keys and key shares.
 
 mod aead;
 mod bulk;
@@ -24,7 +22,7 @@ mod kem;
 mod keymgmt;
 mod measure;
 mod sign;
-mod stack;
+mod stock;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex};
@@ -32,12 +30,10 @@ use std::sync::{Arc, Mutex};
 use millrace_operation::sync::lock;
 
 pub(super) use groups::announce;
-pub(super) use sign::Signer;
 
-use super::delegate::{Failure, LOCAL_PROPERTIES, Offering, Rows, wrapped};
+use super::delegate::{LOCAL_PROPERTIES, Offering, Rows, wrapped};
 use super::inner;
-use super::libcrypto::Ptr;
-use super::state::{Chosen, Provider, guard};
+use super::state::{Chosen, Provider};
 use super::types::{Algorithm, StaticTable};
 use crate::algorithms::{Aead, Bulk, BulkForm, Primitive, Sha2, Share};
 use crate::bulk::BulkRoutes;
@@ -55,7 +51,7 @@ impl From<LocalError> for Error {
     }
 }
 
-/// A key object: a box in OpenSSL's hands. Operation contexts take the key that it holds when they start.
+/// A key object. Operation contexts take the key that it holds when they start.
 struct ShareObject {
     provider: &'static Provider,
     held: Mutex<Arc<ShareKey>>,
@@ -80,43 +76,21 @@ impl ShareObject {
     /// `object` is null or a live key object of one of our tables.
     unsafe fn key_of(object: *const c_void) -> Result<Arc<ShareKey>> {
         // SAFETY: by this function's contract.
-        let object = unsafe { object.cast::<Self>().as_ref() };
-        let object = object.ok_or_else(|| Error::new(Reason::Key, "no key is set"))?;
-        Ok(object.key())
-    }
-}
-
-/// Whatever OpenSSL holds by a pointer that we gave it, with its provider.
-trait Owned {
-    fn provider(&self) -> &'static Provider;
-}
-
-/// Runs an entry on an object of ours.
-///
-/// # Safety
-/// `pointer` is null or leads to a `T` that is not freed until this returns, and that no other thread uses.
-unsafe fn with<T: Owned, R: Failure>(
-    pointer: *const c_void,
-    entry: impl FnOnce(&mut T) -> Result<R>,
-) -> R {
-    // SAFETY: by this function's contract the pointer is null or the only way to a live box.
-    match unsafe { pointer.cast_mut().cast::<T>().as_mut() } {
-        Some(object) => {
-            let provider = object.provider();
-            guard(provider, R::VALUE, || entry(object))
+        match unsafe { object.cast::<Self>().as_ref() } {
+            Some(object) => Ok(object.key()),
+            None => Err(Error::new(Reason::Key, "no key is set")),
         }
-        None => R::VALUE,
     }
 }
 
-/// Whether this key share is offered: it was chosen, and an OpenSSL that has more of it does not have it.
+/// Whether this key share is offered: it was chosen, and is not left to an OpenSSL that has it.
 pub(super) fn offers(chosen: &Chosen, share: Share) -> Result<bool> {
     let row = share.row();
-    let elsewhere = row.yields && inner::context()?.shares[share as usize].is_some();
-    Ok(chosen.has(row.primitive) && !elsewhere)
+    let is_left = row.yields && inner::context()?.shares[share as usize].is_some();
+    Ok(chosen.has(row.primitive) && !is_left)
 }
 
-/// The rows of one table of algorithms.
+/// The algorithms of each operation that this process computes, or the kernel.
 pub(super) struct Tables {
     pub(super) keys: Vec<Algorithm>,
     pub(super) exchanges: Vec<Algorithm>,
@@ -128,6 +102,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
+    /// The tables of the chosen primitives, of algorithms with a route to the kernel, and of key shares.
     pub(super) fn new(chosen: &Chosen, routes: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
         let aeads = Aead::ROWS.iter().map(|row| chosen.has(row.primitive));
@@ -137,8 +112,8 @@ impl Tables {
             exchanges: Vec::new(),
             kems: Vec::new(),
             kdfs: Vec::new(),
-            aeads: wrapped(aeads, &context.aeads, &aead::DISPATCH, &[], HERE),
-            digests: wrapped(digests, &context.sha2, &digest::DISPATCH, &[], HERE),
+            aeads: wrapped(aeads, &context.aeads, &aead::DISPATCH, &[], LOCAL),
+            digests: wrapped(digests, &context.sha2, &digest::DISPATCH, &[], LOCAL),
             macs: Vec::new(),
         };
         for (form, table) in [
@@ -147,9 +122,9 @@ impl Tables {
             (BulkForm::Mac, &mut tables.macs),
         ] {
             let offered = Bulk::ROWS.iter().map(|row| {
-                // Sizes were measured against OpenSSL, not against what is computed here.
-                let elsewhere = row.here.is_some_and(|primitive| chosen.has(primitive));
-                row.form == form && !elsewhere && routes.is_some_and(|routes| routes.has_row(row))
+                // Sizes were measured against OpenSSL, not against AWS-LC.
+                let is_local = row.local.is_some_and(|primitive| chosen.has(primitive));
+                row.form == form && !is_local && routes.is_some_and(|routes| routes.has_row(row))
             });
             table.extend(wrapped(offered, &context.bulk, &bulk::DISPATCH, &[], BY_KERNEL));
         }
@@ -176,11 +151,11 @@ impl Tables {
 const BY_KERNEL: Offering =
     (LOCAL_PROPERTIES, c"OpenSSL's, with long messages by the kernel's ciphers and hashes");
 
-/// Property and description of what is computed here.
-const HERE: Offering = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
+/// Property and description of what AWS-LC computes.
+const LOCAL: Offering = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
 
 fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
-    let (properties, description) = HERE;
+    let (properties, description) = LOCAL;
     Algorithm {
         names: names.as_ptr(),
         properties: properties.as_ptr(),
@@ -189,34 +164,5 @@ fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
     }
 }
 
-/// Copies a result into a buffer of the application, which says its room in `len`. Without a buffer only the length
-/// is written.
-///
-/// # Safety
-/// `out` is null or writable for as many bytes as `len` says, which is null or writable.
-unsafe fn deliver(out: *mut u8, len: *mut usize, result: &[u8]) -> Result<()> {
-    // SAFETY: by this function's contract.
-    let Some(room) = (unsafe { len.as_mut() }) else {
-        return Err(Error::new(Reason::Buffer, "there is no place for the length"));
-    };
-    if !out.is_null() {
-        if *room < result.len() {
-            let (needed, room) = (result.len(), *room);
-            let text =
-                format!("the result has {needed} bytes, the application's buffer only {room}");
-            return Err(Error::new(Reason::Buffer, text));
-        }
-        // SAFETY: not null, with room enough by this function's contract, and a result is memory of ours.
-        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, result.len()) };
-    }
-    *room = result.len();
-    Ok(())
-}
-
 /// Success, for C.
 const DONE: c_int = 1;
-
-/// Hands a value to OpenSSL.
-fn give<T>(value: T) -> Ptr {
-    super::delegate::give(value)
-}

@@ -5,9 +5,9 @@
 
 use std::ffi::CStr;
 
-use super::super::Owned;
 use crate::algorithms::Aead;
 use crate::error::{Error, Reason, Result};
+use crate::ffi::handle::owned;
 use crate::ffi::ids;
 use crate::ffi::params::{entries, integer, octets, set_bytes, set_bytes_ptr, set_unsigned};
 use crate::ffi::state::Provider;
@@ -23,13 +23,13 @@ const NONCE_LEN: usize = 12;
 /// Bytes at the end of a nonce that count, and that a record of TLS 1.2 with AES-GCM carries (RFC 5288, section 3).
 const EXPLICIT_LEN: usize = 8;
 
-/// Bytes that TLS 1.2 authenticates beside a record: its number, type, version and length.
+/// Bytes of the additional authenticated data of a TLS 1.2 record: number, type, version and length.
 const RECORD_HEAD: usize = 13;
 
 /// Bytes of a record's number.
 const SEQUENCE_LEN: usize = 8;
 
-/// Place of a nonce in its life.
+/// State of a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NonceState {
     /// None was set.
@@ -38,11 +38,11 @@ enum NonceState {
     Waiting,
     /// The message has begun.
     InUse,
-    /// The message has ended, or was broken off: no other may be encrypted.
+    /// The message has ended, or was abandoned: the nonce encrypts no other.
     Used,
 }
 
-/// A cipher in OpenSSL's hands.
+/// The context of a cipher.
 pub(super) struct AeadContext {
     provider: &'static Provider,
     kind: Aead,
@@ -52,9 +52,9 @@ pub(super) struct AeadContext {
     nonce: [u8; MAX_NONCE],
     nonce_len: usize,
     state: NonceState,
-    /// The nonce has a fixed part, and counts after each message.
+    /// The nonce has a fixed part and a counter, which goes up with each message.
     counts: bool,
-    /// A part of the nonce was made here.
+    /// A part of the nonce is random.
     is_random: bool,
     /// Tag of the message that was encrypted, or to be expected of the one to be decrypted.
     tag: [u8; TAG_LEN],
@@ -65,18 +65,14 @@ pub(super) struct AeadContext {
     growth: usize,
 }
 
-impl Owned for AeadContext {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(AeadContext);
 
 fn refused(text: &'static str) -> Error {
     Error::new(Reason::Message, text)
 }
 
-/// A message that is not authentic. OpenSSL says nothing more about it either, and applications take a word on the
-/// error stack for another failure.
+/// A message that is not authentic. As in OpenSSL it leaves nothing on the error stack, where applications would take
+/// it for another failure.
 fn not_authentic() -> Error {
     Error { silent: true, ..refused("the message is not authentic") }
 }
@@ -105,7 +101,8 @@ impl AeadContext {
         self.kind
     }
 
-    /// The same context, to go on from here. OpenSSL has the function, although both could encrypt with one nonce.
+    /// The same context at the same place of its message. OpenSSL has the function, although both contexts could
+    /// encrypt with one nonce.
     pub(super) fn duplicate(&self) -> Result<Self> {
         Ok(Self { cipher: self.cipher.copy()?, ..*self })
     }
@@ -187,10 +184,10 @@ impl AeadContext {
         Ok(())
     }
 
-    /// Takes data that stands beside the message.
-    pub(super) fn authenticate(&mut self, data: &[u8]) -> Result<()> {
+    /// Takes additional authenticated data.
+    pub(super) fn authenticate(&mut self, aad: &[u8]) -> Result<()> {
         self.begin()?;
-        Ok(self.cipher.authenticate(data)?)
+        Ok(self.cipher.authenticate(aad)?)
     }
 
     /// Encrypts or decrypts a part of the message.
@@ -219,7 +216,7 @@ impl AeadContext {
         }
         self.begin()?;
         self.end()?;
-        self.provider.stats.served_here(self.kind.row().primitive);
+        self.provider.stats.served_locally(self.kind.row().primitive);
         Ok(())
     }
 
@@ -263,7 +260,8 @@ impl AeadContext {
             self.state = NonceState::Used;
             // SAFETY: what stands between nonce and tag, by this function's contract; both pointers are equal.
             unsafe {
-                let (out, input) = (out.add(EXPLICIT_LEN), input.add(EXPLICIT_LEN));
+                let out = out.add(EXPLICIT_LEN);
+                let input = input.add(EXPLICIT_LEN);
                 self.seal(&head, out, input, len - around)
             }?;
             return Ok(if self.encrypts { len } else { len - around });
@@ -311,7 +309,7 @@ impl AeadContext {
             unsafe { out.write_bytes(0, len) };
             return Err(not_authentic());
         }
-        self.provider.stats.served_here(self.kind.row().primitive);
+        self.provider.stats.served_locally(self.kind.row().primitive);
         Ok(())
     }
 
@@ -356,8 +354,10 @@ impl AeadContext {
         let [.., high, low] = head;
         let explicit = if self.kind.is_gcm() { EXPLICIT_LEN } else { 0 };
         let tag = if self.encrypts { 0 } else { TAG_LEN };
-        let len = usize::from(u16::from_be_bytes([high, low])).checked_sub(explicit + tag);
-        let len = len.and_then(|len| u16::try_from(len).ok()).ok_or_else(wrong)?;
+        let len = usize::from(u16::from_be_bytes([high, low]))
+            .checked_sub(explicit + tag)
+            .and_then(|len| u16::try_from(len).ok())
+            .ok_or_else(wrong)?;
         head[RECORD_HEAD - 2..].copy_from_slice(&len.to_be_bytes());
         self.record = Some(head);
         self.growth = TAG_LEN;
@@ -378,9 +378,13 @@ impl AeadContext {
         } else {
             len == NONCE_LEN
         };
-        // SAFETY: by this function's contract: the length was checked, and is never -1 here.
-        let fixed = fits.then(|| unsafe { octets(&Param { data_size: len, ..*param }) }).flatten();
-        let fixed = fixed.filter(|fixed| fixed.len() == len).ok_or_else(wrong)?;
+        if !fits {
+            return Err(wrong());
+        }
+        // SAFETY: by this function's contract: the length was checked, and is never -1.
+        let fixed = unsafe { octets(&Param { data_size: len, ..*param }) }
+            .filter(|fixed| fixed.len() == len)
+            .ok_or_else(wrong)?;
         self.nonce[..len].copy_from_slice(fixed);
         if self.encrypts && len < self.nonce_len {
             local::random(&mut self.nonce[len..self.nonce_len]);
@@ -404,17 +408,21 @@ impl AeadContext {
         }
         // SAFETY: by this function's contract.
         let tag = unsafe { octets(param) }.ok_or_else(wrong)?;
-        let room = self.tag.get_mut(..tag.len());
-        let room = room.filter(|room| !room.is_empty() && !self.encrypts).ok_or_else(wrong)?;
+        let room = self
+            .tag
+            .get_mut(..tag.len())
+            .filter(|room| !room.is_empty() && !self.encrypts)
+            .ok_or_else(wrong)?;
         room.copy_from_slice(tag);
         self.tag_len = Some(tag.len());
         Ok(())
     }
 
     fn set_nonce_len(&mut self, len: Option<i64>) -> Result<()> {
-        let len = len.and_then(|len| usize::try_from(len).ok());
-        let len = len.filter(|len| self.takes_nonces_of(*len));
-        let len = len.ok_or_else(|| refused("the cipher has no nonces of this length"))?;
+        let len = len
+            .and_then(|len| usize::try_from(len).ok())
+            .filter(|len| self.takes_nonces_of(*len))
+            .ok_or_else(|| refused("the cipher has no nonces of this length"))?;
         if len != self.nonce_len && self.state != NonceState::Unset {
             self.state = NonceState::Used;
         }
@@ -507,8 +515,10 @@ impl AeadContext {
                     && unsafe { set_bytes(param, nonce) || set_bytes_ptr(param, nonce) }
             }
             b"tag" => {
-                let tag = self.tag.get(..param.data_size).filter(|tag| !tag.is_empty());
-                let tag = tag.filter(|_| self.encrypts && self.tag_len.is_some());
+                let tag = self
+                    .tag
+                    .get(..param.data_size)
+                    .filter(|tag| !tag.is_empty() && self.encrypts && self.tag_len.is_some());
                 // SAFETY: by this function's contract.
                 tag.is_some_and(|tag| unsafe { set_bytes(param, tag) })
             }

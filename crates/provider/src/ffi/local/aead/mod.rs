@@ -5,8 +5,8 @@
 //! libcrypto that was built without assembly. Sizes, flags and the lists of parameters are OpenSSL's own answers.
 //!
 //! [`AeadContext`] keeps the nonces, which OpenSSL leaves to the provider. It follows `ciphercommon_gcm.c` and
-//! `cipher_chacha20_poly1305.c`, and is stricter in two places: a nonce of ChaCha20-Poly1305 encrypts one message, as
-//! one of AES-GCM does, and no decryption ends well without a tag.
+//! `cipher_chacha20_poly1305.c`, and is stricter in two places. A nonce of ChaCha20-Poly1305 encrypts one message only,
+//! as one of AES-GCM does. A decryption without a tag fails.
 
 mod context;
 mod sample;
@@ -14,13 +14,13 @@ mod sample;
 use std::ffi::c_int;
 
 use super::DONE;
-use super::entries::{CipherContext, Computing, cipher_rows, say};
+use super::entries::{CipherContext, Computing, cipher_rows};
 use crate::algorithms::{Aead, each_aead};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
 use crate::ffi::ids;
 use crate::ffi::inner::{InnerAlgorithm, InnerContext};
-use crate::ffi::private::bytes;
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use context::AeadContext;
@@ -75,14 +75,14 @@ impl CipherContext for AeadContext {
             written = unsafe { take(self, out, input, len) }?;
         }
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, written) };
+        unsafe { write_len(out_len, written) };
         Ok(DONE)
     }
 
     unsafe fn finish(&mut self, _: *mut u8, out_len: *mut usize, _: usize) -> Result<c_int> {
         self.finish_message()?;
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, 0) };
+        unsafe { write_len(out_len, 0) };
         Ok(DONE)
     }
 
@@ -105,7 +105,7 @@ impl CipherContext for AeadContext {
         // OpenSSL says so for AES-GCM, also where it took a nonce and a tag away.
         let said = if self.kind().is_gcm() { len } else { written };
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, said) };
+        unsafe { write_len(out_len, said) };
         Ok(DONE)
     }
 

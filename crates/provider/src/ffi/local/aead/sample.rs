@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A record to be measured: encrypted here, and by the dispatch table of the installed OpenSSL.
+//! A record to be measured: encrypted by AWS-LC, and by the dispatch table of the installed OpenSSL.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -10,20 +10,19 @@ use super::AeadContext;
 use crate::algorithms::Aead;
 use crate::error::{Error, Result};
 use crate::ffi::ids;
-use crate::ffi::inner::{self, InnerAlgorithm, call};
-use crate::ffi::key::succeeded;
+use crate::ffi::inner::{self, InnerAlgorithm, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::TAG_LEN;
 
-/// Bytes that stand beside a record.
-const HEAD: [u8; 13] = [7; 13];
+/// Additional authenticated data of the record.
+const AAD: [u8; 13] = [7; 13];
 
-/// Nonce of the record: the same each time, and what it encrypts is all zeros and thrown away.
+/// Nonce of every record: the plaintext is zeros, and the ciphertext is dropped.
 const NONCE: [u8; 12] = [3; 12];
 
-/// A context on each side, with a key.
+/// A context of each implementation, with a key.
 pub(in crate::ffi::local) struct AeadSample {
     ours: RefCell<AeadContext>,
     theirs: &'static InnerAlgorithm,
@@ -32,8 +31,6 @@ pub(in crate::ffi::local) struct AeadSample {
 }
 
 impl AeadSample {
-    /// # Errors
-    /// If this OpenSSL does not have the cipher.
     pub(in crate::ffi::local) fn new(
         provider: &'static Provider,
         kind: Aead,
@@ -52,28 +49,33 @@ impl AeadSample {
             return Err(Error::library());
         }
         let sample = Self { ours, theirs, context, message: RefCell::new(vec![0; len]) };
-        sample.start_there(&key)?;
+        sample.start_openssl(&key)?;
         Ok(sample)
     }
 
-    pub(in crate::ffi::local) fn encrypt_here(&self) -> Result<()> {
-        let (mut ours, mut message) = (self.ours.borrow_mut(), self.message.borrow_mut());
+    pub(in crate::ffi::local) fn encrypt_local(&self) -> Result<()> {
+        let mut ours = self.ours.borrow_mut();
+        let mut message = self.message.borrow_mut();
         ours.begin_message(true, None, Some(&NONCE))?;
-        ours.authenticate(&HEAD)?;
-        let (start, len) = (message.as_mut_ptr(), message.len());
+        ours.authenticate(&AAD)?;
+        let start = message.as_mut_ptr();
+        let len = message.len();
         // SAFETY: a buffer of this length, in its place.
         unsafe { ours.process(start, start, len) }?;
         ours.end()
     }
 
-    pub(in crate::ffi::local) fn encrypt_there(&self) -> Result<()> {
+    pub(in crate::ffi::local) fn encrypt_openssl(&self) -> Result<()> {
         let mut message = self.message.borrow_mut();
-        self.start_there(&[])?;
-        let head = HEAD;
-        self.update_there(std::ptr::null_mut(), head.as_ptr(), head.len())?;
+        self.start_openssl(&[])?;
+        let aad = AAD;
+        // SAFETY: an input with its length, and no output.
+        unsafe { self.update_openssl(std::ptr::null_mut(), aad.as_ptr(), aad.len()) }?;
         let start = message.as_mut_ptr();
-        self.update_there(start, start, message.len())?;
-        let (context, mut written) = (self.context, 0);
+        // SAFETY: a buffer of this length, in its place.
+        unsafe { self.update_openssl(start, start, message.len()) }?;
+        let context = self.context;
+        let mut written = 0;
         let written = &raw mut written;
         // SAFETY: `cipher_final` takes a live context, a buffer, a place for a length, and the buffer's room.
         succeeded(unsafe {
@@ -91,9 +93,11 @@ impl AeadSample {
     }
 
     /// Starts a record, with a key if there is one.
-    fn start_there(&self, key: &[u8]) -> Result<()> {
+    fn start_openssl(&self, key: &[u8]) -> Result<()> {
         let (context, none): (_, *const Param) = (self.context, std::ptr::null());
-        let (nonce, nonce_len, len) = (NONCE.as_ptr(), NONCE.len(), key.len());
+        let nonce = NONCE.as_ptr();
+        let nonce_len = NONCE.len();
+        let len = key.len();
         let key = if key.is_empty() { std::ptr::null() } else { key.as_ptr() };
         // SAFETY: `cipher_encrypt_init` takes a live context, null or a key and a nonce with their lengths, and no
         // parameters.
@@ -104,8 +108,11 @@ impl AeadSample {
         }?)
     }
 
-    fn update_there(&self, out: *mut u8, input: *const u8, len: usize) -> Result<()> {
-        let (context, mut written) = (self.context, 0);
+    /// # Safety
+    /// `input` is readable, and `out` null or writable, for `len` bytes: the same place, or one that does not overlap.
+    unsafe fn update_openssl(&self, out: *mut u8, input: *const u8, len: usize) -> Result<()> {
+        let context = self.context;
+        let mut written = 0;
         let written = &raw mut written;
         // SAFETY: `cipher_update` takes a live context, null or a buffer with its room, a place for a length, and an
         // input with its length; the callers pass the same place, or no buffer.

@@ -7,42 +7,38 @@
 use std::ffi::CStr;
 use std::ffi::c_int;
 
-use millrace_backends::kernel::bulk::{BLOCK_LEN, BulkAlgorithm, BulkDirection, MAX_MESSAGE};
+use millrace_kernel_crypto::{BLOCK_LEN, BulkAlgorithm, BulkDirection, MAX_MESSAGE};
 use zeroize::Zeroizing;
 
 use super::*;
 use crate::bulk::{BulkAttempt, KernelKey};
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{integer, set_bytes, set_bytes_ptr};
-use crate::ffi::private::bytes;
 
 type Block = [u8; BLOCK_LEN];
 
-/// A cipher in OpenSSL's hands.
+/// The context of a cipher.
 pub(super) struct BlockContext {
     provider: &'static Provider,
     algorithm: Bulk,
     inner: Inner,
     key: KernelKey,
     encrypts: bool,
-    /// OpenSSL takes or gives padding at the end.
+    /// OpenSSL adds padding at the end, or removes it.
     pads: bool,
-    /// The vector that the application has set.
+    /// The initialisation vector of the application.
     iv: Option<Block>,
-    /// The vector of the next block, if OpenSSL's context stands at its start with nothing kept back.
+    /// The vector of the next block. `None` unless the kernel can do that block.
     next: Option<Block>,
-    /// OpenSSL's context has another vector as the original one than the application has set.
+    /// OpenSSL's context was restarted with another vector than that of the application.
     moved: bool,
     /// A parameter was set that only OpenSSL knows.
     is_special: bool,
-    /// The direction was changed without the key, which OpenSSL's CBC needs again: what it computes then is its own.
+    /// The direction was changed without setting the key again. OpenSSL's CBC then computes what no other does.
     is_turned: bool,
 }
 
-impl Owned for BlockContext {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(BlockContext);
 
 impl Computing for BlockContext {
     fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
@@ -67,7 +63,8 @@ impl Computing for BlockContext {
     }
 
     fn copy(&mut self) -> Result<Self> {
-        let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
+        let inner = self.inner.copy(ids::aead::DUPCTX)?;
+        let key = self.key.copy();
         Ok(Self { inner, key, ..*self })
     }
 }
@@ -125,7 +122,7 @@ impl CipherContext for BlockContext {
         };
         if done == len {
             // SAFETY: by this function's contract.
-            unsafe { say(out_len, done) };
+            unsafe { write_len(out_len, done) };
             return Ok(DONE);
         }
         self.next = None;
@@ -134,11 +131,12 @@ impl CipherContext for BlockContext {
         // SAFETY: not beyond the ends of both places, of which `done` bytes were used; null stays null.
         let (out, input) =
             unsafe { (if out.is_null() { out } else { out.add(done) }, input.add(done)) };
-        let (output, rest) = ((out, place, room - done.min(room)), (input, len - done));
+        let output = (out, place, room - done.min(room));
+        let rest = (input, len - done);
         // SAFETY: the rest of both places is libcrypto's for it.
         let status = unsafe { self.inner.part(ids::aead::UPDATE, output, rest) }?;
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, done + written) };
+        unsafe { write_len(out_len, done + written) };
         Ok(status)
     }
 
@@ -156,7 +154,7 @@ impl CipherContext for BlockContext {
         input: *const u8,
         len: usize,
     ) -> Result<c_int> {
-        self.yield_to_openssl()?;
+        self.next = None;
         // SAFETY: by this function's contract.
         unsafe { self.inner.part(ids::aead::CIPHER, (out, out_len, room), (input, len)) }
     }
@@ -189,12 +187,6 @@ impl BlockContext {
         self.algorithm.row().kernel == BulkAlgorithm::AesCbc
     }
 
-    /// OpenSSL does what comes next, until the next initialisation.
-    fn yield_to_openssl(&mut self) -> Result<()> {
-        self.next = None;
-        Ok(())
-    }
-
     /// # Safety
     /// `settings` is null or an array that a null key ends.
     unsafe fn note(&mut self, settings: *const Param) {
@@ -205,7 +197,7 @@ impl BlockContext {
                 // SAFETY: by this function's contract.
                 b"padding" => self.pads = unsafe { integer(param) } != Some(0),
                 b"keylen" => {}
-                // The place in a block, records of TLS, and what a later OpenSSL has.
+                // The offset in a block, records of TLS, and parameters of a later OpenSSL.
                 _ => {
                     self.is_special = true;
                     self.next = None;
@@ -221,7 +213,7 @@ impl BlockContext {
         len - len % BLOCK_LEN
     }
 
-    /// Does blocks in the kernel, and returns how many bytes it did. OpenSSL's context stands behind them then.
+    /// Does blocks in the kernel, and returns their number of bytes. OpenSSL's context then continues after them.
     ///
     /// # Safety
     /// `input` is readable and `out` writable for `whole` bytes: the same place, or one that does not overlap.
@@ -234,7 +226,9 @@ impl BlockContext {
     ) -> Result<usize> {
         let mut scratch = Zeroizing::new(vec![0; whole.min(MAX_MESSAGE)]);
         let direction = if self.encrypts { BulkDirection::Encrypt } else { BulkDirection::Decrypt };
-        let (provider, mut next, mut done) = (self.provider, next, 0);
+        let provider = self.provider;
+        let mut next = next;
+        let mut done = 0;
         while done < whole {
             let len = (whole - done).min(MAX_MESSAGE);
             // SAFETY: by this function's contract, within `whole`; nothing writes there until the copy below.

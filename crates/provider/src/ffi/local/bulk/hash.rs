@@ -1,40 +1,42 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Digests and HMAC. A message is kept until its end, where its length is known; OpenSSL gets it then if it is too
-//! short for the kernel, and continues with it at once if it gets longer than the kernel takes.
+//! Digests and HMAC. A message is kept until its end, where its length is known. OpenSSL gets a message that is too
+//! short for the kernel then, and one that is too long as soon as it is.
 
 use std::ffi::{CStr, c_int};
 
-use millrace_backends::kernel::bulk::MAX_MESSAGE;
+use millrace_kernel_crypto::MAX_MESSAGE;
 use zeroize::Zeroizing;
 
 use super::super::entries::{context_listing, dupctx, hash_final, hash_update, listing, newctx};
 use super::*;
 use crate::algorithms::kernel_hmac;
 use crate::bulk::{BulkAttempt, KernelKey};
-use crate::ffi::delegate::{dispatch, free};
+use crate::ffi::delegate::dispatch;
+use crate::ffi::handle::{free, with_context};
+use crate::ffi::inner::succeeded;
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, text};
-use crate::ffi::private::bytes;
 
 /// The numbers of an operation's functions.
 #[derive(Clone, Copy)]
-struct Numbers {
-    new: i32,
-    free: i32,
+pub(super) struct Numbers {
+    pub(super) new: i32,
+    pub(super) free: i32,
     duplicate: i32,
-    update: i32,
-    finish: i32,
+    pub(super) update: i32,
+    pub(super) finish: i32,
 }
 
-const DIGEST: Numbers = Numbers {
+pub(super) const DIGEST: Numbers = Numbers {
     new: ids::digest::NEWCTX,
     free: ids::digest::FREECTX,
     duplicate: ids::digest::DUPCTX,
     update: ids::digest::UPDATE,
     finish: ids::digest::FINAL,
 };
-const MAC: Numbers = Numbers {
+pub(super) const MAC: Numbers = Numbers {
     new: ids::mac::NEWCTX,
     free: ids::mac::FREECTX,
     duplicate: ids::mac::DUPCTX,
@@ -42,7 +44,7 @@ const MAC: Numbers = Numbers {
     finish: ids::mac::FINAL,
 };
 
-/// A digest or an HMAC in OpenSSL's hands.
+/// The context of a digest or an HMAC.
 pub(super) struct BulkHash {
     provider: &'static Provider,
     inner: Inner,
@@ -50,15 +52,11 @@ pub(super) struct BulkHash {
     key: KernelKey,
     /// The kernel has the digest of this HMAC, and the settings are those that it knows.
     is_known: bool,
-    /// The message so far; none if OpenSSL has it.
+    /// The message so far. `None` if OpenSSL has it.
     kept: Option<Zeroizing<Vec<u8>>>,
 }
 
-impl Owned for BulkHash {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(BulkHash);
 
 pub(super) fn mac_rows<const A: usize>() -> Rows {
     let mut rows = dispatch! { mac {
@@ -74,7 +72,7 @@ pub(super) fn mac_rows<const A: usize>() -> Rows {
         GETTABLE_CTX_PARAMS => context_listing<BulkHash, A>;
         SETTABLE_CTX_PARAMS => context_listing<BulkHash, A>;
     } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
+    // Takes no context: OpenSSL's own function answers.
     rows.push((ids::mac::GET_PARAMS, std::ptr::null()));
     rows
 }
@@ -98,7 +96,8 @@ impl Computing for BulkHash {
     }
 
     fn copy(&mut self) -> Result<Self> {
-        let (inner, key) = (self.inner.copy(self.numbers.duplicate)?, self.key.copy());
+        let inner = self.inner.copy(self.numbers.duplicate)?;
+        let key = self.key.copy();
         let Self { provider, numbers, is_known, .. } = *self;
         Ok(Self { provider, inner, numbers, key, is_known, kept: self.kept.clone() })
     }
@@ -108,7 +107,7 @@ impl HashContext for BulkHash {
     unsafe fn start(&mut self, id: i32, settings: *const Param) -> Result<c_int> {
         // SAFETY: `digest_init` takes a context and parameters, which are libcrypto's.
         let status = unsafe { self.inner.params(id, settings) }?;
-        // SAFETY: by this function's contract. A digest has no parameters that matter here.
+        // SAFETY: by this function's contract. A digest has no parameters that the kernel needs.
         self.is_known = unsafe { entries(settings) }.next().is_none();
         self.begin();
         Ok(status)
@@ -124,7 +123,8 @@ impl HashContext for BulkHash {
             }
             self.yield_to_openssl()?;
         }
-        self.update_inner(start, len)
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.hash(self.numbers.update, start, len) }
     }
 
     unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
@@ -132,7 +132,7 @@ impl HashContext for BulkHash {
         if let Some(len) = unsafe { self.by_kernel(out, room) } {
             self.kept = None;
             // SAFETY: by this function's contract.
-            unsafe { say(out_len, len) };
+            unsafe { write_len(out_len, len) };
             return Ok(DONE);
         }
         self.yield_to_openssl()?;
@@ -149,22 +149,11 @@ impl BulkHash {
 
     /// Gives OpenSSL what was kept.
     fn yield_to_openssl(&mut self) -> Result<()> {
-        let kept = self.kept.take().filter(|kept| !kept.is_empty());
-        match kept.map(|kept| self.update_inner(kept.as_ptr(), kept.len())) {
-            None | Some(Ok(DONE)) => Ok(()),
-            Some(Ok(_)) => Err(Error::library()),
-            Some(Err(error)) => Err(error),
-        }
-    }
-
-    /// `start` is readable for `len` bytes.
-    fn update_inner(&self, start: *const u8, len: usize) -> Result<c_int> {
-        let inner = &self.inner;
-        // SAFETY: the functions that take a part have this type, in both operations.
-        unsafe {
-            call!(inner.functions, self.numbers.update,
-                fn(inner.context => Ptr, start => *const u8, len => usize) -> c_int)
-        }
+        let Some(kept) = self.kept.take().filter(|kept| !kept.is_empty()) else {
+            return Ok(());
+        };
+        // SAFETY: the bytes of a slice.
+        succeeded(unsafe { self.inner.hash(self.numbers.update, kept.as_ptr(), kept.len()) }?)
     }
 
     /// Has the kernel hash what was kept; returns the length of the result.
@@ -236,12 +225,8 @@ unsafe extern "C" fn mac_init<const ID: i32>(
     settings: *const Param,
 ) -> c_int {
     let entry = |context: &mut BulkHash| {
-        let inner = &context.inner;
-        // SAFETY: the function has this type; the arguments are libcrypto's for it.
-        let status = unsafe {
-            call!(inner.functions, ID,
-                fn(inner.context => Ptr, key => *const u8, key_len => usize, settings => *const Param) -> c_int)
-        }?;
+        // SAFETY: libcrypto passes null or a key with its length, and null or an array of parameters with its end.
+        let status = unsafe { context.inner.start_mac(key, key_len, settings) }?;
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         unsafe { context.note(settings) };
         if !key.is_null() {
@@ -252,7 +237,7 @@ unsafe extern "C" fn mac_init<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
@@ -265,10 +250,10 @@ unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Pa
         Ok(status)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and parameters for this function.
-    unsafe { with(pointer, |context: &mut BulkHash| context.inner.params(ID, request)) }
+    unsafe { with_context(pointer, |context: &mut BulkHash| context.inner.params(ID, request)) }
 }

@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Ciphers and digests of OpenSSL's `default` provider, with whole packets by the kernel where [`crate::bulk`] says
-//! that it pays.
+//! Ciphers and digests of OpenSSL's `default` provider, with whole messages by the kernel where [`crate::bulk`] has a
+//! route.
 //!
-//! Each context owns OpenSSL's own context, which is always ready to do the next call: it gets every initialisation and
-//! every parameter, and all data but what the kernel has done. So every size, flag and error is OpenSSL's, and a
-//! failure of the kernel is nothing but a call of OpenSSL's function.
+//! Each context owns OpenSSL's own context, which is always ready for the next call: it gets every initialisation and
+//! every parameter, and all data but what the kernel has done. So every size, flag and error is OpenSSL's. After a
+//! failure of the kernel OpenSSL's function does the same.
 //!
-//! - `block`: CBC and CTR, which go on from any block.
-//! - `sealed`: GCM, whose messages are sealed as a whole.
+//! - `block`: CBC and CTR, which continue from any block.
+//! - `sealed`: GCM, which the kernel computes for a whole message alone.
 //! - `hash`: digests and HMAC, of whole messages.
 //! - `check`: known answers of the kernel, compared with OpenSSL's.
 
@@ -20,12 +20,13 @@ mod sealed;
 
 use std::ffi::{CStr, c_int};
 
-use super::entries::{CipherContext, Computing, HashContext, cipher_rows, digest_rows, say};
-use super::{DONE, Owned, with};
+use super::DONE;
+use super::entries::{CipherContext, Computing, HashContext, cipher_rows, digest_rows};
 use crate::algorithms::{Bulk, BulkForm, each_bulk};
 use crate::bulk::BulkRoutes;
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
+use crate::ffi::handle::owned;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::libcrypto::Ptr;
@@ -134,6 +135,35 @@ impl Inner {
         }
     }
 
+    /// Begins a message of a MAC.
+    ///
+    /// # Safety
+    /// `key` is null or readable for `key_len` bytes; `settings` is null or an array that a null key ends.
+    unsafe fn start_mac(
+        &self,
+        key: *const u8,
+        key_len: usize,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        // SAFETY: `mac_init` has this type; the arguments are as it takes them, by this function's contract.
+        unsafe {
+            call!(self.functions, ids::mac::INIT,
+                fn(self.context => Ptr, key => *const u8, key_len => usize, settings => *const Param) -> c_int)
+        }
+    }
+
+    /// Hands a part of a message to a digest or a MAC by the function `id`.
+    ///
+    /// # Safety
+    /// `start` is readable for `len` bytes.
+    unsafe fn hash(&self, id: i32, start: *const u8, len: usize) -> Result<c_int> {
+        // SAFETY: the functions that take a part have this type, in both operations.
+        unsafe {
+            call!(self.functions, id,
+                fn(self.context => Ptr, start => *const u8, len => usize) -> c_int)
+        }
+    }
+
     /// Ends a message by the function `id`.
     ///
     /// # Safety
@@ -152,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// Answers parameters by OpenSSL, but for those that `own` answers, with whether it could.
+    /// Answers parameters by `own`, which returns whether it could, and the others by OpenSSL.
     ///
     /// # Safety
     /// As [`Self::params`], and `request` is null or an array that a null key ends, to be written.
@@ -200,12 +230,11 @@ fn note_failure(provider: &Provider, error: &std::io::Error) {
     provider.log(&format!("done by OpenSSL, not by the kernel: {error}"));
 }
 
-/// Result of a message's end that is not OpenSSL's.
 fn refused(text: &'static str) -> Error {
     Error::new(Reason::Message, text)
 }
 
-/// The routes to the kernel. A table of these algorithms exists only where there are some.
+/// The routes to the kernel. Without any, no table of these algorithms exists.
 fn routes(provider: &'static Provider) -> Result<&'static BulkRoutes> {
     provider.bulk().ok_or_else(|| Error::new(Reason::Internal, "no routes to the kernel"))
 }

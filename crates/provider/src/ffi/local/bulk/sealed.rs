@@ -1,52 +1,49 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! AES-GCM. The kernel seals or opens a message as a whole, OpenSSL's interface does not say where one ends: a part
-//! that may be the whole is done by the kernel, and kept until the end is reached. If more follows, OpenSSL gets what
-//! was kept, and continues.
+//! AES-GCM. The kernel seals a whole message in one call. OpenSSL's interface does not mark the last part. So the
+//! kernel processes the first part as if it were the whole message, and the provider keeps that input. If more follows,
+//! OpenSSL gets the input, and continues.
 //!
-//! A nonce that the kernel has used is used up: no other message is encrypted before the application sets another.
+//! A nonce that the kernel has used encrypts no other message: the application has to set another.
 
 use std::ffi::{CStr, c_int};
 
-use millrace_backends::kernel::bulk::{MAX_BESIDE, NONCE_LEN, TAG_LEN};
+use millrace_kernel_crypto::{MAX_AAD_LEN, NONCE_LEN, TAG_LEN};
 use zeroize::Zeroizing;
 
 use super::*;
 use crate::bulk::{BulkAttempt, KernelKey};
+use crate::ffi::inner::succeeded;
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, set_bytes};
-use crate::ffi::private::bytes;
 
-/// Place of a message.
+/// Which implementation has which part of the message.
 #[derive(Clone)]
 enum State {
-    /// OpenSSL has what there was so far, and does the rest.
+    /// OpenSSL has all input so far, and does the rest.
     OfOpenssl,
-    /// A nonce is set. These data beside the message were given, and OpenSSL does not have them yet.
+    /// A nonce is set. OpenSSL does not have this additional authenticated data yet.
     Begun(Vec<u8>),
-    /// The kernel has done this, which may be the whole message.
-    ByKernel { beside: Vec<u8>, input: Zeroizing<Vec<u8>>, tag: [u8; TAG_LEN] },
+    /// The kernel has done this input, which may be the whole message.
+    ByKernel { aad: Vec<u8>, input: Zeroizing<Vec<u8>>, tag: [u8; TAG_LEN] },
     /// The kernel has done the whole message.
     Ended { tag: [u8; TAG_LEN] },
 }
 
-/// A cipher in OpenSSL's hands.
+/// The context of a cipher.
 pub(super) struct SealedContext {
     provider: &'static Provider,
     inner: Inner,
     key: KernelKey,
     encrypts: bool,
     nonce: Option<[u8; NONCE_LEN]>,
-    /// Tag to be expected of a message to be decrypted.
+    /// Tag of the message to be decrypted.
     expected: Option<[u8; TAG_LEN]>,
     state: State,
 }
 
-impl Owned for SealedContext {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(SealedContext);
 
 fn used_up() -> Error {
     refused("the nonce was used: each message needs its own")
@@ -74,7 +71,8 @@ impl Computing for SealedContext {
         if matches!(self.state, State::ByKernel { .. }) {
             self.yield_to_openssl()?;
         }
-        let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
+        let inner = self.inner.copy(ids::aead::DUPCTX)?;
+        let key = self.key.copy();
         Ok(Self { inner, key, state: self.state.clone(), ..*self })
     }
 }
@@ -122,18 +120,18 @@ impl CipherContext for SealedContext {
         input: *const u8,
         len: usize,
     ) -> Result<c_int> {
-        if let State::Begun(beside) = &mut self.state {
-            if out.is_null() && len > 0 && beside.len() + len <= MAX_BESIDE {
+        if let State::Begun(aad) = &mut self.state {
+            if out.is_null() && len > 0 && aad.len() + len <= MAX_AAD_LEN {
                 // SAFETY: by this function's contract.
-                beside.extend_from_slice(unsafe { bytes(input, len) });
+                aad.extend_from_slice(unsafe { bytes(input, len) });
                 // SAFETY: by this function's contract.
-                unsafe { say(out_len, len) };
+                unsafe { write_len(out_len, len) };
                 return Ok(DONE);
             }
             // SAFETY: by this function's contract, and with room for the whole.
             if !out.is_null() && room >= len && unsafe { self.by_kernel(out, input, len) } {
                 // SAFETY: by this function's contract.
-                unsafe { say(out_len, len) };
+                unsafe { write_len(out_len, len) };
                 return Ok(DONE);
             }
         }
@@ -147,7 +145,7 @@ impl CipherContext for SealedContext {
             State::ByKernel { tag, .. } => {
                 self.state = State::Ended { tag: *tag };
                 // SAFETY: by this function's contract.
-                unsafe { say(out_len, 0) };
+                unsafe { write_len(out_len, 0) };
                 return Ok(DONE);
             }
             State::Ended { .. } => return Err(used_up()),
@@ -234,8 +232,8 @@ impl SealedContext {
     fn yield_to_openssl(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::OfOpenssl) {
             State::OfOpenssl => Ok(()),
-            State::Begun(beside) => self.give(&beside, None),
-            State::ByKernel { beside, input, .. } => self.give(&beside, Some(&input)),
+            State::Begun(aad) => self.give(&aad, None),
+            State::ByKernel { aad, input, .. } => self.give(&aad, Some(&input)),
             ended @ State::Ended { .. } => {
                 self.state = ended;
                 Err(used_up())
@@ -243,25 +241,30 @@ impl SealedContext {
         }
     }
 
-    fn give(&self, beside: &[u8], input: Option<&[u8]>) -> Result<()> {
-        if !beside.is_empty() {
-            self.update_inner(std::ptr::null_mut(), beside)?;
+    /// Gives OpenSSL additional authenticated data, and input whose output the application has already.
+    fn give(&self, aad: &[u8], input: Option<&[u8]>) -> Result<()> {
+        if !aad.is_empty() {
+            self.update_inner(None, aad)?;
         }
         if let Some(input) = input {
-            let mut again = Zeroizing::new(vec![0; input.len()]);
-            self.update_inner(again.as_mut_ptr(), input)?;
+            let mut output_copy = Zeroizing::new(vec![0; input.len()]);
+            self.update_inner(Some(&mut output_copy), input)?;
         }
         Ok(())
     }
 
-    /// `out` is null or has room for as many bytes as the input.
-    fn update_inner(&self, out: *mut u8, input: &[u8]) -> Result<()> {
+    /// Without an output, `input` is additional authenticated data.
+    fn update_inner(&self, out: Option<&mut [u8]>, input: &[u8]) -> Result<()> {
         let mut written = 0;
-        let output = (out, &raw mut written, input.len());
-        // SAFETY: null or a place of as many bytes as there are readable ones.
-        let status =
-            unsafe { self.inner.part(ids::aead::UPDATE, output, (input.as_ptr(), input.len())) }?;
-        if status == DONE { Ok(()) } else { Err(Error::library()) }
+        let (start, room) = match out {
+            Some(out) => (out.as_mut_ptr(), out.len()),
+            None => (std::ptr::null_mut(), input.len()),
+        };
+        let output = (start, &raw mut written, room);
+        // SAFETY: null or a buffer with its room, an input with its length, and a place for a length.
+        succeeded(unsafe {
+            self.inner.part(ids::aead::UPDATE, output, (input.as_ptr(), input.len()))
+        }?)
     }
 
     /// Has the kernel do a part that may be the whole message; returns whether it did.
@@ -269,7 +272,7 @@ impl SealedContext {
     /// # Safety
     /// `input` is readable and `out` writable for `len` bytes: the same place, or one that does not overlap.
     unsafe fn by_kernel(&mut self, out: *mut u8, input: *const u8, len: usize) -> bool {
-        let (State::Begun(beside), Some(nonce)) = (&self.state, self.nonce) else {
+        let (State::Begun(aad), Some(nonce)) = (&self.state, self.nonce) else {
             return false;
         };
         let expected = self.expected;
@@ -281,25 +284,26 @@ impl SealedContext {
         let mut result = Zeroizing::new(vec![0; len]);
         let outcome = self.key.run(check::known(), |session| match expected {
             Some(tag) if !self.encrypts => {
-                session.open_sealed(&nonce, beside, part, &tag, &mut result)?;
+                session.open_sealed(&nonce, aad, part, &tag, &mut result)?;
                 Ok(tag)
             }
-            _ => session.seal(&nonce, beside, part, &mut result),
+            _ => session.seal(&nonce, aad, part, &mut result),
         });
         let tag = match outcome {
             BulkAttempt::Done(tag) => tag,
-            // OpenSSL decrypts it, and says so at the end.
+            // OpenSSL decrypts it, and reports the failure at the end.
             BulkAttempt::NotAuthentic => return false,
             BulkAttempt::Failed(error) => {
                 note_failure(self.provider, &error);
                 return false;
             }
         };
-        let (beside, input) = (beside.clone(), Zeroizing::new(part.to_vec()));
+        let aad = aad.clone();
+        let input = Zeroizing::new(part.to_vec());
         // SAFETY: by this function's contract; the result is memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, len) };
         self.provider.stats.kernel_bulk.add();
-        self.state = State::ByKernel { beside, input, tag };
+        self.state = State::ByKernel { aad, input, tag };
         true
     }
 }

@@ -1,21 +1,20 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! X25519 pairs that are made ahead of their use.
+//! X25519 pairs that are made before they are needed.
 //!
-//! Making one ahead on another thread, or while a server waits, moves its cost and saves nothing. Eight at once in the
-//! lanes of AVX-512 cost as much as two or three by AWS-LC. So the thread that needs a pair and has none left makes
-//! eight, uses one and keeps seven, and the rest of the handshakes of a busy server take theirs from there. A
-//! processor without these lanes makes nothing ahead.
+//! Eight pairs at once in the lanes of AVX-512 cost as much as two or three by AWS-LC. So a thread that needs a pair and
+//! has none left makes eight, uses one and keeps seven for the next handshakes. A processor without these lanes makes
+//! each pair when it is needed.
 //!
-//! - A pair is used once: it is wiped where it lay in the moment in which it is taken.
+//! - A pair is used once: its place is wiped when it is taken.
 //! - It belongs to one thread of one process: a forked child has zeros in its place, which is no pair.
-//! - At most seven wait in a thread, and none is used that is older than [`OLDEST`].
+//! - A thread keeps at most seven, and uses none that is older than [`OLDEST`].
 //! - They lie in a page of their own, which no dump of the process contains, and are wiped at the end of the thread.
 //!
-//! A virtual machine that is copied or restored from a snapshot while pairs wait has them twice, for as long as
-//! they are young enough. Two handshakes then have the same key share of the server. Their secrets differ by the
-//! client's share and the transcript; who learns the scalar of one in the second of its life reads both.
+//! A virtual machine that is copied or restored from a snapshot has its kept pairs twice, until they are too old. Two
+//! handshakes may then have the same key share of the server. Their secrets differ by the client's share and the
+//! transcript. Whoever learns the scalar of such a pair within its second reads both.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ use super::sys::{self, KEPT_PAIRS, Secret, SecretPage, X25519_LEN};
 use crate::shared_cells::LocalEvent;
 use crate::stats::Stats;
 
-/// Age at which a pair is used no more: it bounds what a memory read by others, or a snapshot, can give away.
+/// Age from which a pair is not used: it bounds what a snapshot, or a read of the memory, can reveal.
 pub const OLDEST: Duration = Duration::from_secs(1);
 
 const _: () = assert!(KEPT_PAIRS + 1 == X25519_PAIRS);
@@ -36,29 +35,30 @@ thread_local! {
     static PAGE: RefCell<Option<SecretPage>> = const { RefCell::new(None) };
 }
 
-/// Origin of a key pair.
+/// How the page served a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Origin {
-    /// Whether the pair was made ahead.
+    /// Whether the pair was kept from an earlier call.
     ahead: bool,
-    /// Pairs that were wiped without use since they were too old.
+    /// Pairs that were wiped unused because they were too old.
     dropped: u64,
 }
 
-/// Whether this processor makes pairs ahead.
+/// Whether this processor can precompute pairs.
 #[must_use]
 pub fn is_available() -> bool {
     Implementation::Avx512Ifma.is_available()
 }
 
-/// Whether eight pairs in lanes cost less than eight by AWS-LC, measured now. The shortest of some runs counts.
+/// Measures whether eight pairs in lanes cost less than eight by AWS-LC, by the shortest of some runs.
 #[must_use]
 pub fn is_faster() -> bool {
     const RUNS: usize = 5;
     if !is_available() {
         return false;
     }
-    let (mut alone, mut in_lanes) = (Duration::MAX, Duration::MAX);
+    let mut alone = Duration::MAX;
+    let mut in_lanes = Duration::MAX;
     for _ in 0..RUNS {
         let start = Instant::now();
         for _ in 0..X25519_PAIRS {
@@ -82,7 +82,7 @@ impl<'a> PairMaker<'a> {
     /// Each pair is made when it is needed.
     pub const FRESH: Self = Self(None);
 
-    /// Makes pairs ahead and counts them there; without counters each is made when it is needed.
+    /// Precomputes pairs and counts them in `stats`. `None` if each is made when it is needed.
     #[must_use]
     pub fn new(stats: Option<&'a Stats>) -> Self {
         Self(stats)
@@ -101,21 +101,22 @@ impl<'a> PairMaker<'a> {
     }
 }
 
-/// A pair: public value and scalar. None where none can be made ahead.
+/// A pair: public value and scalar. `None` where pairs cannot be precomputed.
 fn x25519_pair() -> Option<([u8; X25519_LEN], Secret, Origin)> {
-    let take = |page: &RefCell<Option<SecretPage>>| {
+    // At the end of a thread the page is gone.
+    PAGE.try_with(|page| {
         let mut page = page.try_borrow_mut().ok()?;
         if page.is_none() {
             *page = Some(SecretPage::new().filter(|_| is_available())?);
         }
-        from(page.as_mut()?, sys::now())
-    };
-    // At the end of a thread the page is gone.
-    PAGE.try_with(take).ok().flatten()
+        take_or_refill(page.as_mut()?, sys::now())
+    })
+    .ok()
+    .flatten()
 }
 
-/// Takes a pair from a page, and fills it first if there is none.
-fn from(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Origin)> {
+/// Takes a pair from a page, or makes eight and keeps seven of them in the page.
+fn take_or_refill(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Origin)> {
     let oldest = u64::try_from(OLDEST.as_nanos()).unwrap_or(u64::MAX);
     let kept = page.pairs();
     // In a forked child the count is zero like everything else.
@@ -123,7 +124,8 @@ fn from(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Or
     let is_young = now.checked_sub(kept.made).is_some_and(|age| age <= oldest);
     if count > 0 && is_young {
         let pair = &mut kept.pairs[count - 1];
-        let (public, scalar) = (pair.public, Secret::new(pair.scalar));
+        let public = pair.public;
+        let scalar = Secret::new(pair.scalar);
         sys::wipe(pair);
         kept.count = count as u64 - 1;
         let origin = Origin { ahead: true, dropped: 0 };
@@ -162,7 +164,7 @@ mod tests {
         let mut seen = HashSet::new();
         let mut ahead = 0;
         for _ in 0..3 * X25519_PAIRS {
-            let (public, scalar, origin) = from(&mut page, 5).expect("a pair");
+            let (public, scalar, origin) = take_or_refill(&mut page, 5).expect("a pair");
             assert_eq!(sys::x25519_public(&scalar), public);
             assert!(seen.insert(*scalar), "used twice");
             ahead += usize::from(origin.ahead);
@@ -182,16 +184,16 @@ mod tests {
         };
         let oldest = u64::try_from(OLDEST.as_nanos()).expect("a time");
         for now in [100 + oldest + 1, 99] {
-            from(&mut page, 100).expect("a pair");
+            take_or_refill(&mut page, 100).expect("a pair");
             let waiting: Vec<_> = page.pairs().pairs.iter().map(|pair| pair.scalar).collect();
-            let (_, scalar, origin) = from(&mut page, now).expect("a pair");
+            let (_, scalar, origin) = take_or_refill(&mut page, now).expect("a pair");
             assert!(!waiting.contains(&scalar), "{now}");
             let dropped = KEPT_PAIRS as u64;
             assert_eq!(origin, Origin { ahead: false, dropped }, "{now}");
             page.pairs().count = 0;
         }
-        from(&mut page, 100).expect("a pair");
-        let (_, _, origin) = from(&mut page, 100 + oldest).expect("a pair");
+        take_or_refill(&mut page, 100).expect("a pair");
+        let (_, _, origin) = take_or_refill(&mut page, 100 + oldest).expect("a pair");
         assert!(origin.ahead, "at the edge");
     }
 }

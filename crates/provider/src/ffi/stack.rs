@@ -1,15 +1,16 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Room on the stack for ML-KEM-768 and ML-DSA. AWS-LC's ML-KEM needs 24 KiB (measured: 15.7 for a pair, 19.0 to
-//! encapsulate, 23.7 to decapsulate), a signature of ML-DSA 61, 84 and 121 KiB in its three sizes, and an `ASYNC_JOB`
-//! has 32 KiB in all, in OpenSSL 3.0 without a guard page. So in a job the computation runs on another stack, which
-//! the thread keeps. It never pauses there.
+//! Room on the stack for ML-KEM-768 and ML-DSA.
+//!
+//! AWS-LC's ML-KEM-768 was measured to need 15.7 KiB for a pair, 19.0 KiB to encapsulate and 23.7 KiB to decapsulate. A
+//! signature of ML-DSA needs 61, 84 and 121 KiB in its three sizes. An `ASYNC_JOB` has 32 KiB, in OpenSSL 3.0 without a
+//! guard page. So in a job the computation runs on another stack, which the thread keeps, and never pauses there.
 
+use super::state::Provider;
 use crate::error::{Error, Result};
-use crate::ffi::state::Provider;
 
-/// Runs `work` where it has room.
+/// Runs `work` on a stack with room: in an `ASYNC_JOB` on another one.
 pub(super) fn with_room<T, E: Into<Error>>(
     provider: &Provider,
     work: impl FnOnce() -> std::result::Result<T, E>,
@@ -30,7 +31,7 @@ mod other {
 
     use crate::error::{Error, Reason, Result};
 
-    /// Bytes of the stack: twice what is needed. Those that are not touched take no memory.
+    /// Bytes of the stack: twice the largest need. Pages that are not touched take no memory.
     const LEN: usize = 256 * 1024;
     /// Bytes below it that fault when they are touched.
     const GUARD: usize = 64 * 1024;
@@ -83,10 +84,7 @@ mod other {
         (unsafe { &mut *errand }.work)();
     }
 
-    /// Runs `work` on the other stack. A panic goes on on this one.
-    ///
-    /// # Errors
-    /// If there is no memory for the stack.
+    /// Runs `work` on the other stack. A panic continues on this one.
     pub(super) fn run<T>(work: impl FnOnce() -> T) -> Result<T> {
         let stack = STACK.take().map_or_else(Stack::new, Ok)?;
         let mut work = Some(work);
@@ -97,17 +95,17 @@ mod other {
         };
         let mut errand = Errand { work: &mut call };
         let address = ptr::from_mut(&mut errand).expose_provenance() as u64;
-        let mut here = MaybeUninit::<libc::ucontext_t>::zeroed();
-        let mut there = MaybeUninit::<libc::ucontext_t>::zeroed();
+        let mut caller = MaybeUninit::<libc::ucontext_t>::zeroed();
+        let mut callee = MaybeUninit::<libc::ucontext_t>::zeroed();
         // SAFETY: writes the context.
-        if unsafe { libc::getcontext(there.as_mut_ptr()) } != 0 {
+        if unsafe { libc::getcontext(callee.as_mut_ptr()) } != 0 {
             return Err(Error::new(Reason::Internal, "there is no context"));
         }
         // SAFETY: all-zero is a value of the struct, and `getcontext` has filled it.
-        let context = unsafe { there.assume_init_mut() };
+        let context = unsafe { callee.assume_init_mut() };
         context.uc_stack.ss_sp = stack.0.wrapping_byte_add(GUARD);
         context.uc_stack.ss_size = LEN;
-        context.uc_link = here.as_mut_ptr();
+        context.uc_link = caller.as_mut_ptr();
         // SAFETY: makecontext calls the function with the integers that it is given, which are two, as
         // `start` takes them.
         let entry =
@@ -115,10 +113,10 @@ mod other {
         let high = c_uint::try_from(address >> 32).unwrap_or(0);
         let low = c_uint::try_from(address & 0xffff_ffff).unwrap_or(0);
         // SAFETY: a context of `getcontext` with a stack and a context to go on with.
-        unsafe { libc::makecontext(there.as_mut_ptr(), entry, 2, high, low) };
+        unsafe { libc::makecontext(callee.as_mut_ptr(), entry, 2, high, low) };
         // SAFETY: both are contexts of this thread; `start` returns here by `uc_link`, and until then nothing
         // moves what it refers to.
-        let switched = unsafe { libc::swapcontext(here.as_mut_ptr(), there.as_ptr()) };
+        let switched = unsafe { libc::swapcontext(caller.as_mut_ptr(), callee.as_ptr()) };
         if switched == 0 {
             STACK.set(Some(stack));
         }
@@ -137,7 +135,8 @@ mod other {
         fn work_runs_on_another_stack_and_its_panic_returns() {
             let here = 0_u8;
             let distance = |other: &u8| {
-                let (here, other) = (ptr::from_ref(&here).addr(), ptr::from_ref(other).addr());
+                let here = ptr::from_ref(&here).addr();
+                let other = ptr::from_ref(other).addr();
                 here.abs_diff(other)
             };
             for _ in 0..3 {

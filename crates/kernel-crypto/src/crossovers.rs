@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Sizes from which the kernel was measured to be faster than libcrypto, as the provider uses them. Their file is
-//! [`bulk_sizes`].
+//! Sizes from which the kernel was measured to be faster than libcrypto, as the provider uses them. [`bulk_sizes`]
+//! defines the lines of their file.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,7 +12,7 @@ use millrace_edge::bulk_sizes::{self, BulkSize};
 
 use super::{BulkAlgorithm, BulkInterface};
 
-/// Most systems that the file keeps: those of a few updates of the kernel and of OpenSSL.
+/// Most systems in the file: enough for a few updates of the kernel and of OpenSSL.
 const MAX_SYSTEMS: usize = 8;
 
 /// Bytes of `/proc/cpuinfo` that are read: the first processor takes 1.5 KiB.
@@ -26,25 +26,24 @@ pub struct Crossovers(Vec<Row>);
 struct Row {
     interface: BulkInterface,
     algorithm: BulkAlgorithm,
-    /// None if it pays at no size.
+    /// `None` if the kernel is faster at no size.
     least: Option<usize>,
 }
 
 /// The name of this system with this libcrypto, as [`bulk_sizes::system`] makes it.
 ///
 /// # Errors
-/// The release of the kernel cannot be read.
+/// `/proc/sys/kernel/osrelease` cannot be read. A `/proc/cpuinfo` that cannot be read makes the model unknown.
 pub fn this_system(libcrypto: &str) -> io::Result<String> {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut start = Vec::new();
-    // Without it the model is unknown.
     let _ = File::open("/proc/cpuinfo")
         .and_then(|cpuinfo| cpuinfo.take(CPUINFO_LEN).read_to_end(&mut start));
     Ok(bulk_sizes::system(&kernel, libcrypto, &String::from_utf8_lossy(&start)))
 }
 
 impl Crossovers {
-    /// Notes what was measured.
+    /// Replaces the least size of a message for an algorithm on an interface.
     pub fn set(
         &mut self,
         interface: BulkInterface,
@@ -59,9 +58,11 @@ impl Crossovers {
     /// smaller size.
     #[must_use]
     pub fn route(&self, algorithm: BulkAlgorithm) -> Option<(BulkInterface, usize)> {
-        let rows = self.0.iter().filter(|row| row.algorithm == algorithm);
-        let rows = rows.filter_map(|row| Some((row.interface, row.least?)));
-        rows.min_by_key(|(_, least)| *least)
+        self.0
+            .iter()
+            .filter(|row| row.algorithm == algorithm)
+            .filter_map(|row| Some((row.interface, row.least?)))
+            .min_by_key(|(_, least)| *least)
     }
 
     /// Whether no algorithm was measured.
@@ -70,7 +71,7 @@ impl Crossovers {
         self.0.is_empty()
     }
 
-    /// The rows of a file for this system. Lines that mean nothing are passed over.
+    /// The rows of a file for this system. Lines that cannot be parsed are skipped.
     #[must_use]
     pub fn read(text: &str, system: &str) -> Self {
         let mut found = Self::default();
@@ -80,12 +81,12 @@ impl Crossovers {
         found
     }
 
-    /// The text of a file with these rows for this system, measured at this time in seconds since 1970, beside those
-    /// of other systems in `before`.
+    /// The text of a file with these rows for this system, and the rows of other systems in `before`. The measurement
+    /// ended `measured_s` seconds after 1970.
     #[must_use]
     pub fn written(&self, before: &str, system: &str, measured_s: u64) -> String {
-        let others = rows(before).map(|(size, _)| size).filter(|size| size.system != system);
-        let others: Vec<BulkSize<'_>> = others.collect();
+        let others: Vec<BulkSize<'_>> =
+            rows(before).map(|(size, _)| size).filter(|size| size.system != system).collect();
         let most = (MAX_SYSTEMS - 1) * BulkInterface::ALL.len() * BulkAlgorithm::ALL.len();
         let own = self.0.iter().map(|Row { interface, algorithm, least }| BulkSize {
             system,
@@ -102,11 +103,11 @@ impl Crossovers {
     }
 }
 
-/// The lines of interfaces and algorithms that are known.
+/// The lines whose interface and algorithm are known.
 fn rows(text: &str) -> impl Iterator<Item = (BulkSize<'_>, Row)> {
     BulkSize::all(text).filter_map(|size| {
-        let named = |known: &BulkInterface| known.name() == size.interface;
-        let interface = BulkInterface::ALL.into_iter().find(named)?;
+        let interface =
+            BulkInterface::ALL.into_iter().find(|known| known.name() == size.interface)?;
         let algorithm = BulkAlgorithm::from_name(size.algorithm)?;
         Some((size, Row { interface, algorithm, least: size.least }))
     })

@@ -1,21 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Ciphers and hashes of the kernel for whole packets: `AF_ALG`, and the `/dev/crypto` of cryptodev-linux. The provider
-//! and `bench sizes` use them; no backend does, since a pool has no bulk data.
+//! Ciphers, digests and MACs of the kernel for whole messages: `AF_ALG`, and the `/dev/crypto` of cryptodev-linux.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `crossovers.rs` | sizes from which the kernel was measured to be faster, and the file that keeps them |
 //! | `sys.rs` | the system calls |
 //!
-//! A [`BulkSession`] has one key and one algorithm, and serves one message per call. It blocks, as the kernel does.
-//! Every failure leaves the caller's data as they were, so that another implementation can do the same.
+//! A [`BulkSession`] has one key and one algorithm, and serves one message per call. The call blocks until the kernel
+//! has the result. After a failure the input is unchanged, so that another implementation can compute the result.
 
 pub mod crossovers;
 #[expect(unsafe_code, reason = "makes system calls")]
 mod sys;
-
+#[cfg(test)]
+mod tests;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,20 +32,20 @@ pub const BLOCK_LEN: usize = 16;
 /// Bytes of the tag of AES-GCM.
 pub const TAG_LEN: usize = 16;
 
-/// Bytes of the only nonce that the kernel's AES-GCM takes.
+/// Bytes of a nonce of AES-GCM: the kernel takes no other length.
 pub const NONCE_LEN: usize = 12;
 
 /// Longest message of one call, in bytes: `AF_ALG` takes what fits its socket's buffer, 208 KiB by default, and 16
 /// pages per call.
 pub const MAX_MESSAGE: usize = 60 * 1024;
 
-/// Longest data that is authenticated beside a message, in bytes: /dev/crypto takes a page.
-pub const MAX_BESIDE: usize = 4096;
+/// Most bytes of additional authenticated data (AAD): `/dev/crypto` takes a page.
+pub const MAX_AAD_LEN: usize = 4096;
 
-/// Most sessions of one process. Each has up to two file descriptors, of which an application has 1,024 as a rule.
+/// Most sessions of one process. Each takes up to two file descriptors, of which a process has 1,024 by default.
 const MAX_SESSIONS: usize = 64;
 
-/// A way to the kernel's ciphers.
+/// An interface of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkInterface {
     /// Sockets of the family `AF_ALG`.
@@ -68,23 +68,23 @@ impl BulkInterface {
     }
 }
 
-/// Direction of a cipher.
+/// Whether a cipher encrypts or decrypts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkDirection {
-    /// To ciphertext.
+    /// Plaintext to ciphertext.
     Encrypt,
-    /// From ciphertext.
+    /// Ciphertext to plaintext.
     Decrypt,
 }
 
-/// Kind of an algorithm.
+/// Which calls of a session an algorithm serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkKind {
     /// A cipher that continues from any block.
     Cipher,
     /// A cipher with authentication.
     Aead,
-    /// A hash, or a hash with a key, of this many bytes.
+    /// A hash or an HMAC with a result of this many bytes.
     Hash(usize),
 }
 
@@ -106,7 +106,7 @@ macro_rules! algorithms {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// Kind of the algorithm.
+            /// Cipher, AEAD cipher or hash.
             #[must_use]
             pub const fn kind(self) -> BulkKind {
                 match self { $(Self::$variant => $kind),* }
@@ -149,18 +149,18 @@ impl BulkAlgorithm {
     }
 }
 
-/// One key of one algorithm in the kernel. For one thread at a time.
+/// One key of one algorithm in the kernel.
 #[derive(Debug)]
 pub struct BulkSession {
     algorithm: BulkAlgorithm,
-    way: Way,
-    /// The process that opened it: two that share its descriptors would get each other's results.
+    transport: Transport,
+    /// The process that opened the session. Two processes that share its descriptors would get each other's results.
     process: u32,
     _place: Place,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Transport {
     AfAlg {
         /// Keeps the key.
         _algorithm: OwnedFd,
@@ -172,7 +172,7 @@ enum Way {
     },
 }
 
-/// One of the sessions that a process may have.
+/// One of the [`MAX_SESSIONS`] that a process may have.
 #[derive(Debug)]
 struct Place;
 
@@ -206,21 +206,21 @@ impl BulkSession {
     /// Gives the kernel a key; an empty one for a hash.
     ///
     /// # Errors
-    /// The kernel or the device does not have the algorithm, or this process has no room for another session.
+    /// The kernel or the device lacks the algorithm, or this process has 64 sessions already.
     pub fn open(
         interface: BulkInterface,
         algorithm: BulkAlgorithm,
         key: &[u8],
     ) -> io::Result<Self> {
         let place = Place::take()?;
-        let way = match interface {
+        let transport = match interface {
             BulkInterface::AfAlg => Self::open_socket(algorithm, key)?,
             BulkInterface::DevCrypto => Self::open_device(algorithm, key)?,
         };
-        Ok(Self { algorithm, way, process: process::id(), _place: place })
+        Ok(Self { algorithm, transport, process: process::id(), _place: place })
     }
 
-    fn open_socket(algorithm: BulkAlgorithm, key: &[u8]) -> io::Result<Way> {
+    fn open_socket(algorithm: BulkAlgorithm, key: &[u8]) -> io::Result<Transport> {
         let kind: &[u8] = match algorithm.kind() {
             BulkKind::Cipher => b"skcipher",
             BulkKind::Aead => b"aead",
@@ -234,14 +234,14 @@ impl BulkSession {
             sys::set_tag_len(&socket, TAG_LEN)?;
         }
         let operations = sys::operations(&socket)?;
-        Ok(Way::AfAlg { _algorithm: socket, operations })
+        Ok(Transport::AfAlg { _algorithm: socket, operations })
     }
 
-    fn open_device(algorithm: BulkAlgorithm, key: &[u8]) -> io::Result<Way> {
+    fn open_device(algorithm: BulkAlgorithm, key: &[u8]) -> io::Result<Transport> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/crypto")?;
         let (cipher, mac) = algorithm.numbers();
         let session = sys::begin_session(device.as_fd(), cipher, mac, key)?;
-        Ok(Way::DevCrypto { device, session })
+        Ok(Transport::DevCrypto { device, session })
     }
 
     /// Whether the session belongs to this process, and not to one that it was forked from.
@@ -271,8 +271,8 @@ impl BulkSession {
         if !fits {
             return Err(refused("the message does not fit the cipher"));
         }
-        match &mut self.way {
-            Way::AfAlg { operations, .. } => {
+        match &mut self.transport {
+            Transport::AfAlg { operations, .. } => {
                 let order = Order { direction, iv, authenticated: None };
                 exchange(
                     operations,
@@ -281,7 +281,7 @@ impl BulkSession {
                     &mut [IoSliceMut::new(out)],
                 )
             }
-            Way::DevCrypto { device, session } => {
+            Transport::DevCrypto { device, session } => {
                 sys::crypt(device.as_fd(), *session, direction, iv, input, out)
             }
         }
@@ -294,37 +294,34 @@ impl BulkSession {
     pub fn seal(
         &mut self,
         nonce: &[u8; NONCE_LEN],
-        beside: &[u8],
+        aad: &[u8],
         input: &[u8],
         out: &mut [u8],
     ) -> io::Result<[u8; TAG_LEN]> {
         self.check_process()?;
-        self.check_aead(beside, input, out)?;
+        self.check_aead(aad, input, out)?;
         let mut tag = [0; TAG_LEN];
-        let order = Order {
-            direction: BulkDirection::Encrypt,
-            iv: nonce,
-            authenticated: Some(beside.len()),
-        };
-        match &mut self.way {
-            Way::AfAlg { operations, .. } => {
-                let mut again = vec![0; beside.len()];
-                let parts = [IoSlice::new(beside), IoSlice::new(input)];
+        let order =
+            Order { direction: BulkDirection::Encrypt, iv: nonce, authenticated: Some(aad.len()) };
+        match &mut self.transport {
+            Transport::AfAlg { operations, .. } => {
+                let mut aad_copy = vec![0; aad.len()];
+                let parts = [IoSlice::new(aad), IoSlice::new(input)];
                 exchange(
                     operations,
                     Some(&order),
                     &parts,
                     &mut [
-                        IoSliceMut::new(&mut again),
+                        IoSliceMut::new(&mut aad_copy),
                         IoSliceMut::new(out),
                         IoSliceMut::new(&mut tag),
                     ],
                 )?;
             }
-            Way::DevCrypto { device, session } => {
+            Transport::DevCrypto { device, session } => {
                 let mut whole = vec![0; input.len() + TAG_LEN];
                 let device = device.as_fd();
-                sys::crypt_auth(device, *session, &order, beside, input, &mut whole, TAG_LEN)?;
+                sys::crypt_auth(device, *session, &order, aad, input, &mut whole, TAG_LEN)?;
                 let (text, found) = whole.split_at(input.len());
                 out.copy_from_slice(text);
                 tag.copy_from_slice(found);
@@ -340,44 +337,41 @@ impl BulkSession {
     pub fn open_sealed(
         &mut self,
         nonce: &[u8; NONCE_LEN],
-        beside: &[u8],
+        aad: &[u8],
         input: &[u8],
         tag: &[u8; TAG_LEN],
         out: &mut [u8],
     ) -> io::Result<()> {
         self.check_process()?;
-        self.check_aead(beside, input, out)?;
-        let order = Order {
-            direction: BulkDirection::Decrypt,
-            iv: nonce,
-            authenticated: Some(beside.len()),
-        };
-        match &mut self.way {
-            Way::AfAlg { operations, .. } => {
-                let mut again = vec![0; beside.len()];
-                let parts = [IoSlice::new(beside), IoSlice::new(input), IoSlice::new(tag)];
+        self.check_aead(aad, input, out)?;
+        let order =
+            Order { direction: BulkDirection::Decrypt, iv: nonce, authenticated: Some(aad.len()) };
+        match &mut self.transport {
+            Transport::AfAlg { operations, .. } => {
+                let mut aad_copy = vec![0; aad.len()];
+                let parts = [IoSlice::new(aad), IoSlice::new(input), IoSlice::new(tag)];
                 exchange(
                     operations,
                     Some(&order),
                     &parts,
-                    &mut [IoSliceMut::new(&mut again), IoSliceMut::new(out)],
+                    &mut [IoSliceMut::new(&mut aad_copy), IoSliceMut::new(out)],
                 )
             }
-            Way::DevCrypto { device, session } => {
+            Transport::DevCrypto { device, session } => {
                 let sealed = [input, tag].concat();
                 let mut whole = Zeroizing::new(vec![0; sealed.len()]);
                 let device = device.as_fd();
-                sys::crypt_auth(device, *session, &order, beside, &sealed, &mut whole, TAG_LEN)?;
+                sys::crypt_auth(device, *session, &order, aad, &sealed, &mut whole, TAG_LEN)?;
                 out.copy_from_slice(&whole[..input.len()]);
                 Ok(())
             }
         }
     }
 
-    fn check_aead(&self, beside: &[u8], input: &[u8], out: &[u8]) -> io::Result<()> {
+    fn check_aead(&self, aad: &[u8], input: &[u8], out: &[u8]) -> io::Result<()> {
         let fits = self.algorithm.kind() == BulkKind::Aead
             && (1..=MAX_MESSAGE).contains(&input.len())
-            && beside.len() <= MAX_BESIDE
+            && aad.len() <= MAX_AAD_LEN
             && input.len() == out.len();
         if fits { Ok(()) } else { Err(refused("the message does not fit the cipher")) }
     }
@@ -393,11 +387,13 @@ impl BulkSession {
         if !fits {
             return Err(refused("the message does not fit the hash"));
         }
-        match &mut self.way {
-            Way::AfAlg { operations, .. } => {
+        match &mut self.transport {
+            Transport::AfAlg { operations, .. } => {
                 exchange(operations, None, &[IoSlice::new(message)], &mut [IoSliceMut::new(out)])
             }
-            Way::DevCrypto { device, session } => sys::hash(device.as_fd(), *session, message, out),
+            Transport::DevCrypto { device, session } => {
+                sys::hash(device.as_fd(), *session, message, out)
+            }
         }
     }
 }
@@ -405,7 +401,7 @@ impl BulkSession {
 impl Drop for BulkSession {
     fn drop(&mut self) {
         // The session of a parent continues.
-        if let Way::DevCrypto { device, session } = &self.way
+        if let Transport::DevCrypto { device, session } = &self.transport
             && self.process == process::id()
         {
             sys::end_session(device.as_fd(), *session);
@@ -427,6 +423,3 @@ fn exchange(
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

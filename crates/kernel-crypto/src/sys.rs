@@ -11,8 +11,8 @@ use libc::{c_int, c_ulong, c_void};
 
 use super::BulkDirection;
 
-/// Bytes of the longest initialisation vector.
-pub(super) const MAX_IV: usize = 16;
+/// Bytes of the longest initialisation vector: a block of AES.
+const MAX_IV: usize = 16;
 
 fn outcome(result: c_int) -> Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
@@ -24,6 +24,11 @@ fn count(result: isize) -> Result<usize> {
 
 fn invalid() -> Error {
     Error::from_raw_os_error(libc::EINVAL)
+}
+
+/// A length, as the kernel's structs have it.
+fn number32(number: usize) -> Result<u32> {
+    u32::try_from(number).map_err(|_| invalid())
 }
 
 fn owned(fd: c_int) -> OwnedFd {
@@ -41,23 +46,23 @@ pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     // SAFETY: plain numbers, for which zeros are a value.
     let mut address: libc::sockaddr_alg = unsafe { mem::zeroed() };
     address.salg_family = u16::try_from(libc::AF_ALG).map_err(|_| invalid())?;
-    // A zero stays behind each.
+    // Each name ends with a zero byte.
     let fits = kind.len() < address.salg_type.len() && name.len() < address.salg_name.len();
     if !fits {
         return Err(invalid());
     }
     address.salg_type[..kind.len()].copy_from_slice(kind);
     address.salg_name[..name.len()].copy_from_slice(name);
-    let len = u32::try_from(size_of_val(&address)).map_err(|_| invalid())?;
+    let len = number32(size_of_val(&address))?;
     // SAFETY: an address with its length.
     outcome(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(socket)
 }
 
-/// Sets the key.
 pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
-    let len = u32::try_from(key.len()).map_err(|_| invalid())?;
-    let (level, option) = (libc::SOL_ALG, libc::ALG_SET_KEY);
+    let len = number32(key.len())?;
+    let level = libc::SOL_ALG;
+    let option = libc::ALG_SET_KEY;
     // SAFETY: `key` is readable for its length.
     let done =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, key.as_ptr().cast(), len) };
@@ -66,8 +71,9 @@ pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
 
 /// Sets the length of the tag of an authenticated cipher.
 pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
-    let len = u32::try_from(len).map_err(|_| invalid())?;
-    let (level, option) = (libc::SOL_ALG, libc::ALG_SET_AEAD_AUTHSIZE);
+    let len = number32(len)?;
+    let level = libc::SOL_ALG;
+    let option = libc::ALG_SET_AEAD_AUTHSIZE;
     // SAFETY: the length is the value; there is no data.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::null(), len) };
     outcome(done).map(drop)
@@ -75,13 +81,14 @@ pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
 
 /// A socket for operations with the key that is set.
 pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
-    let (no_address, no_len) = (ptr::null_mut(), ptr::null_mut());
+    let no_address = ptr::null_mut();
+    let no_len = ptr::null_mut();
     // SAFETY: null asks for no address.
     let fd = unsafe { libc::accept4(socket.as_raw_fd(), no_address, no_len, libc::SOCK_CLOEXEC) };
     outcome(fd).map(owned)
 }
 
-/// Room for three control messages, aligned as their heads are.
+/// Room for three control messages, aligned like `struct cmsghdr`.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
@@ -93,7 +100,7 @@ pub(super) struct Order<'a> {
     pub(super) authenticated: Option<usize>,
 }
 
-/// Sends a message, and never waits for room.
+/// Sends a message, or fails at once if the socket's buffer has no room.
 pub(super) fn send(
     socket: &OwnedFd,
     order: Option<&Order<'_>>,
@@ -110,7 +117,7 @@ pub(super) fn send(
         let mut iv = [0; 4 + MAX_IV];
         let room = iv.get_mut(4..4 + order.iv.len()).ok_or_else(invalid)?;
         room.copy_from_slice(order.iv);
-        let len = u32::try_from(order.iv.len()).map_err(|_| invalid())?;
+        let len = number32(order.iv.len())?;
         iv[..4].copy_from_slice(&len.to_ne_bytes());
         let direction: u32 = match order.direction {
             BulkDirection::Decrypt => 0,
@@ -120,7 +127,7 @@ pub(super) fn send(
         writer.put(libc::ALG_SET_OP, &direction.to_ne_bytes());
         writer.put(libc::ALG_SET_IV, &iv[..4 + order.iv.len()]);
         if let Some(len) = order.authenticated {
-            let len = u32::try_from(len).map_err(|_| invalid())?;
+            let len = number32(len)?;
             writer.put(libc::ALG_SET_AEAD_ASSOCLEN, &len.to_ne_bytes());
         }
         message.msg_controllen = writer.used as _;
@@ -131,14 +138,14 @@ pub(super) fn send(
     count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
 }
 
-/// Puts control messages one behind the other.
+/// Appends control messages to the buffer.
 struct ControlWriter<'a> {
     control: &'a mut Control,
     used: usize,
 }
 
 impl ControlWriter<'_> {
-    /// Bytes of a head (`struct cmsghdr`), which is followed by its data.
+    /// Bytes of `struct cmsghdr`, which the data follow.
     const HEAD: usize = size_of::<libc::cmsghdr>();
 
     /// The three messages of an [`Order`] have 24, 40 and 24 bytes at most: less than the room.
@@ -235,14 +242,14 @@ unsafe fn control(device: BorrowedFd<'_>, request: c_ulong, argument: *mut c_voi
     outcome(unsafe { libc::ioctl(device.as_raw_fd(), request as _, argument) }).map(drop)
 }
 
-/// Begins a session with a cipher or a MAC, by the device's number for it; 0: none.
+/// Begins a session with a cipher or a MAC, by the device's number for it. 0 stands for no cipher or no MAC.
 pub(super) fn begin_session(
     device: BorrowedFd<'_>,
     cipher: u32,
     mac: u32,
     key: &[u8],
 ) -> Result<u32> {
-    let len = u32::try_from(key.len()).map_err(|_| invalid())?;
+    let len = number32(key.len())?;
     let mut first_error = None;
     for with_compression in [false, true] {
         let mut op = SessionOp {
@@ -295,7 +302,7 @@ pub(super) fn crypt(
     if out.len() != input.len() || iv.len() != MAX_IV {
         return Err(invalid());
     }
-    let len = u32::try_from(input.len()).map_err(|_| invalid())?;
+    let len = number32(input.len())?;
     let mut op = CryptOp {
         session,
         op: number(direction),
@@ -321,7 +328,7 @@ pub(super) fn hash(
     /// The longest result that a device writes (`HASH_MAX_LEN`).
     const MAX_RESULT: usize = 64;
     let mut result = [0; MAX_RESULT];
-    let len = u32::try_from(input.len()).map_err(|_| invalid())?;
+    let len = number32(input.len())?;
     let mut op = CryptOp {
         session,
         op: number(BulkDirection::Encrypt),
@@ -340,13 +347,14 @@ pub(super) fn hash(
     Ok(())
 }
 
-/// Seals or opens a message with data beside it. A tag of `tag_len` bytes follows the ciphertext: in `out`, which is
-/// longer than the input by it, or in the input. An opened message has room for its tag, too, since drivers may use it.
+/// Encrypts and authenticates a message, or decrypts and checks it. A tag of `tag_len` bytes follows the ciphertext.
+/// So the output of an encryption is longer than its input by the tag. The output of a decryption has room for the tag,
+/// too, since drivers may use that room.
 pub(super) fn crypt_auth(
     device: BorrowedFd<'_>,
     session: u32,
     order: &Order<'_>,
-    beside: &[u8],
+    aad: &[u8],
     input: &[u8],
     out: &mut [u8],
     tag_len: usize,
@@ -358,14 +366,13 @@ pub(super) fn crypt_auth(
     if expected != Some(out.len()) {
         return Err(invalid());
     }
-    let number32 = |number: usize| u32::try_from(number).map_err(|_| invalid());
     let mut op = CryptAuthOp {
         session,
         op: number(order.direction),
         flags: 0,
         len: number32(input.len())?,
-        auth_len: number32(beside.len())?,
-        auth_src: beside.as_ptr(),
+        auth_len: number32(aad.len())?,
+        auth_src: aad.as_ptr(),
         src: input.as_ptr(),
         dst: out.as_mut_ptr(),
         tag: ptr::null_mut(),
