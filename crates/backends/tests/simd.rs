@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use millrace_backends::Software;
 use millrace_backends::simd::{Implementation, Simd};
+use millrace_backends::software::Software;
 use millrace_engine::BackendError;
 use millrace_engine::backend::{Backend, Done, OpenedKey, Queue, Task};
 use millrace_operation::{BackendKind, Hash, KeyError, Operation};

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::sync::Arc;
 
+use millrace_backends::cuda::device::CudaDevice;
 use millrace_backends::cuda::{Arithmetic, Cuda, VARIANTS, Variant};
-use millrace_backends::{Software, cuda};
+use millrace_backends::software::Software;
 use millrace_engine::BackendError;
 use millrace_engine::backend::{Backend, Done, OpenedKey, Queue, Task};
 use millrace_operation::{BackendKind, Hash, KeyError, Operation};
@@ -296,7 +297,7 @@ fn closed_key_is_erased_from_the_device() {
 #[test]
 fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let device = Simulated::new();
-    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::CudaDevice>).device_from(4);
+    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn CudaDevice>).device_from(4);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = SeededRandom::new(8);

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_backends::{Qat, Software};
+use millrace_backends::qat::Qat;
+use millrace_backends::software::Software;
 use millrace_engine::backend::{
     Backend, BackendDeviceStatus, BackendKey, Done, Health, Queue, Task,
 };

@@ -7,7 +7,7 @@
 //! delegated, and so is a signature with settings that AWS-LC does not know. The `software` backend signs, on the
 //! thread that calls.
 
-use millrace_backends::SoftwareKey;
+use millrace_backends::software::SoftwareKey;
 use millrace_operation::{Hash, KeyError, MlDsaInput, Operation, Output};
 
 use super::measure::generated;
