@@ -170,7 +170,7 @@ fn poll_runs_up_to_four_tasks_of_the_oldest_size() {
             while queue.poll(&mut done) > 0 {}
             assert_eq!(done.len(), waiting as usize);
             let tally = simd.tally();
-            assert_eq!(tally.alone, u64::from(waiting % 4 == 1), "{waiting} waiting");
+            assert_eq!(tally.single, u64::from(waiting % 4 == 1), "{waiting} waiting");
             assert_eq!(tally.batches[3], u64::from(waiting / 4));
         }
     }

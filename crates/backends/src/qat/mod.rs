@@ -191,7 +191,7 @@ impl Backend for Qat {
     }
 
     fn capabilities(&self) -> &[Capability] {
-        capabilities::of(self.fast_curves)
+        capabilities::offered(self.fast_curves)
     }
 
     fn probe(&self) -> Result<(), Unusable> {
