@@ -22,7 +22,7 @@ impl QueuedJob {
         self.key.as_ref()?.resident.as_ref()
     }
 
-    /// What all tasks of one launch share; `None` if the key is not on the device.
+    /// The launches that the task may be in; `None` if its key is not on the device.
     pub(super) fn group(&self) -> Option<LaunchGroup> {
         let resident = self.resident()?;
         let half_bits = resident.size.variant.half_bits;

@@ -149,7 +149,7 @@ fn measure(
     Ok(speed)
 }
 
-/// What a round does with the blinding pairs.
+/// Blinding pairs of a round.
 #[derive(Clone, Copy)]
 enum Pairs {
     Make,

@@ -21,8 +21,8 @@
 //! and RSA above 4096 bits does not fit the caches. Parsing: the software backend has parsed and checked each
 //! key.
 //!
-//! **Single tasks.** A batch of one takes as long as a batch of four, and longer than the library. So a task
-//! without another of its size when its turn comes runs on AWS-LC in this backend. Refusing it as "not offered" would cost
+//! **Single tasks.** A batch of one takes as long as a batch of four, and longer than the library. So a task runs on
+//! AWS-LC in this backend if no other of its size waits when its turn comes. Refusing it as "not offered" would cost
 //! it a second queue and would count an ordinary case as a failure. Its `served_by` is `simd`: the field
 //! names the backend that answered, not the instructions. [`Simd::tally`] counts the tasks that ran in lanes.
 //!

@@ -42,7 +42,7 @@ fn on_machines(test: &str, functions: u32) -> Option<QatControls> {
     for version in VERSIONS {
         match QatMachine::new(version, 1, functions) {
             Ok(machine) => machine.run_test(test),
-            Err(reason) => millrace_testkit::skip::record(test, &reason),
+            Err(reason) => millrace_testkit::skip::record(test, &reason.to_string()),
         }
     }
     None

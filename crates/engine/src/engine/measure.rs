@@ -39,7 +39,7 @@ struct MeasuredGroup {
     trial: Option<Part>,
 }
 
-/// What the measurements of a group need of its batch.
+/// Facts about a group in its batch, for its measurements.
 #[derive(Clone, Copy, Debug)]
 struct BatchFacts {
     group: Group,

@@ -270,8 +270,8 @@ impl Runner {
         }
     }
 
-    /// Backends that refused a queue or pushed back lately, that are stuck, or whose queue was opened before the backend
-    /// went away.
+    /// Backends that refused a queue or pushed back lately, that are stuck, or whose queue was opened before the
+    /// backend went away.
     fn avoided(&self, shared: &Shared, now: Instant) -> BackendSet {
         let slots = (0..).map(BackendIndex).zip(&self.backends);
         let avoided = slots.filter(|(index, slot)| {

@@ -63,9 +63,10 @@ const AHEAD_JOBS: u128 = 16;
 /// among them; with more of them waiting, each is served in its turn.
 const MOST_LOOKED_AT: usize = 64;
 
-/// The shortest pause of a client whose job would be too late, as a divisor of the projected wait. A shorter pause costs
-/// the node more refused jobs. After a longer one clients come back together, and the first of them are told too short a
-/// wait: with a quarter of the wait and 20 clients, 4 to 7 % of the jobs are late (`overload_tests.rs`).
+/// The shortest pause of a client whose job would be too late, as a divisor of the projected wait. A shorter pause
+/// costs the node more refused jobs. After a longer one clients come back together, and the wait that is projected for
+/// the first of them is too short: with a quarter of it and 20 clients, 4 to 7 % of the jobs are late
+/// (`overload_tests.rs`).
 const MIN_PAUSE_DIVISOR: u32 = 16;
 
 /// Properties of a job that the queue needs.
