@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use millrace_engine::backend::{
     Backend, BackendDeviceStatus, BackendKey, Done, Health, Queue, Task,
 };
 use millrace_engine::{BackendError, Engine, EngineConfig, Job, Owner};
+use millrace_operation::sync::lock;
 use millrace_operation::{Hash, Operation, PrivateKey};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::conformance::{self, Options};
@@ -38,7 +39,7 @@ fn on_machines(test: &str, functions: u32) -> Option<QatControls> {
     }
     // One at a time: a stand-in that gets no core answers too late.
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&TURN);
     for version in VERSIONS {
         match QatMachine::new(version, 1, functions) {
             Ok(machine) => machine.run_test(test),

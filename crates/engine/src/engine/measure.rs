@@ -7,7 +7,7 @@
 //! ```text
 //!  batch ──plan──► MeasuredGroup (jobs that cost the same) ──┬── Part: the backend that serves
 //!                                                            └── Part: the backend on trial, if any
-//!  each job: place ──► PartId ──► finish │ invalidate        the last job of a Part gives a Measurement
+//!  each job: place ──► PartId ──► finish_on_… │ invalidate    the last job of a Part gives a Measurement
 //! ```
 //!
 //! A worker tops a device up while earlier batches are in flight, so several batches are planned at once. A
@@ -183,29 +183,28 @@ impl BatchPlans {
         }
     }
 
-    /// A job of this part ended with a result. The last one gives the measurement. A backend on the CPU needed
-    /// the time that it was busy; a device the time since the batch began, in which it may have idled.
-    pub(crate) fn finish(
-        &mut self,
-        id: PartId,
-        is_on_cpu: bool,
-        now: Instant,
-    ) -> Option<Measurement> {
-        let (BatchFacts { group, jobs, on_devices, begun }, part) = self.end_job(id)?;
-        if part.invalid {
-            return None;
-        }
-        let (busy, beside) = if is_on_cpu {
-            (part.busy, 0)
-        } else {
-            (now.saturating_duration_since(begun), on_devices)
-        };
+    /// A job of this part ended with a result of a backend on the CPU. The last one gives the measurement: the backend
+    /// needed the time that it was busy.
+    pub(crate) fn finish_on_cpu(&mut self, id: PartId) -> Option<Measurement> {
+        let (facts, part) = self.end_job(id).filter(|(_, part)| !part.invalid)?;
         Some(Measurement {
-            group,
-            together: jobs + on_devices,
-            served: part.jobs + beside,
+            group: facts.group,
+            together: facts.jobs + facts.on_devices,
+            served: part.jobs,
             backend: part.backend,
-            busy,
+            busy: part.busy,
+        })
+    }
+
+    /// The same for a device, which needed the time since the batch began. It may have idled for a part of that.
+    pub(crate) fn finish_on_device(&mut self, id: PartId, now: Instant) -> Option<Measurement> {
+        let (facts, part) = self.end_job(id).filter(|(_, part)| !part.invalid)?;
+        Some(Measurement {
+            group: facts.group,
+            together: facts.jobs + facts.on_devices,
+            served: part.jobs + facts.on_devices,
+            backend: part.backend,
+            busy: now.saturating_duration_since(facts.begun),
         })
     }
 
@@ -298,7 +297,7 @@ mod tests {
             plan.add_busy_time(*id, Duration::from_micros(10));
         }
         let measured: Vec<Option<Measurement>> =
-            placed.iter().map(|(id, _)| plan.finish(*id, true, now)).collect();
+            placed.iter().map(|(id, _)| plan.finish_on_cpu(*id)).collect();
         let group = rsa(2048);
         let busy = Duration::from_micros;
         let serving = Measurement { group, together: 5, served: 3, backend: FIRST, busy: busy(30) };
@@ -313,7 +312,7 @@ mod tests {
         let mut plan = plan(1, 0, now);
         let (id, _) = plan.place(rsa(2048), BOTH).expect("one job");
         plan.add_busy_time(id, Duration::from_micros(1));
-        let measured = plan.finish(id, false, now + Duration::from_millis(3));
+        let measured = plan.finish_on_device(id, now + Duration::from_millis(3));
         assert_eq!(measured.expect("the last job").busy, Duration::from_millis(3));
     }
 
@@ -323,8 +322,8 @@ mod tests {
         let mut plan = plan(3, 1, now);
         let placed = place_all(&mut plan);
         plan.invalidate(placed[0].0);
-        assert_eq!(plan.finish(placed[1].0, true, now), None);
-        assert_eq!(plan.finish(placed[2].0, true, now).map(|trial| trial.backend.0), Some(1));
+        assert_eq!(plan.finish_on_cpu(placed[1].0), None);
+        assert_eq!(plan.finish_on_cpu(placed[2].0).map(|trial| trial.backend.0), Some(1));
     }
 
     #[test]
@@ -338,13 +337,13 @@ mod tests {
         let batch = std::iter::repeat_n((rsa(2048), BOTH), 2);
         plan.begin(batch, 2, serve, after(1));
         let second = place_all(&mut plan);
-        assert_eq!(plan.finish(second[0].0, false, after(3)), None);
-        let measured = plan.finish(second[1].0, false, after(5)).expect("the last job");
+        assert_eq!(plan.finish_on_device(second[0].0, after(3)), None);
+        let measured = plan.finish_on_device(second[1].0, after(5)).expect("the last job");
         assert_eq!((measured.together, measured.served), (4, 4));
         assert_eq!(measured.busy, Duration::from_millis(4));
         assert!(!plan.is_empty(), "the first batch is in flight");
-        assert_eq!(plan.finish(first[0].0, false, after(6)), None);
-        assert!(plan.finish(first[1].0, false, after(6)).is_some());
+        assert_eq!(plan.finish_on_device(first[0].0, after(6)), None);
+        assert!(plan.finish_on_device(first[1].0, after(6)).is_some());
         assert!(plan.is_empty());
     }
 

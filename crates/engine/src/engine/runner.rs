@@ -512,8 +512,12 @@ impl Runner {
         let result = match result {
             Ok(output) => {
                 if let Some(part) = job.part {
-                    let on_cpu = shared.backends.is_on_cpu(job.backend);
-                    if let Some(measured) = self.plans.finish(part, on_cpu, Instant::now()) {
+                    let measured = if shared.backends.is_on_cpu(job.backend) {
+                        self.plans.finish_on_cpu(part)
+                    } else {
+                        self.plans.finish_on_device(part, Instant::now())
+                    };
+                    if let Some(measured) = measured {
                         shared.backends.record(&measured);
                     }
                 }
