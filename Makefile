@@ -127,8 +127,9 @@ test-sanitizers: setup ## The compression library under AddressSanitizer: its te
 	@scripts/test-sanitizers.sh $(CARGO_FLAGS)
 
 test-taint: setup ## Secrets of the lanes followed by memcheck, and their machine code looked through
-	@$(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --lib \
-		simd::rsa::timing_tests::no -- --nocapture --test-threads=1
+	@$(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --lib -- --nocapture --test-threads=1 \
+		timing_tests::memcheck_finds_ timing_tests::kernels_move_ | tee target/test-taint.log
+	@grep -q ' 2 passed' target/test-taint.log || { echo 'test-taint: its two tests did not run' >&2; exit 1; }
 
 test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::backend::{Backend, BackendKey, Queue, Task};
 use millrace_operation::{ML_DSA_MU_LEN, Hash, KeyType, MlDsaInput, Operation, OperationKind};
 use millrace_engine::{BackendError};

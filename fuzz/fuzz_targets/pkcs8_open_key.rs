@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::backend::{Backend, Task};
 use millrace_engine::{BackendError};
 use millrace_operation::{Hash, KeyType, MlDsaInput, Operation, PrivateKey};

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::{Engine, EngineConfig};
 use millrace_service::store::{KekSource, KeyStore};
 use millrace_service::Service;

@@ -40,7 +40,7 @@
 
 // ---------------------------------------------------------------- controls
 
-// The layout of the file "controls"; crates/testkit/src/qat.rs has the same.
+// The layout of the file "controls"; crates/testkit/src/host/qat.rs has the same.
 struct controls {
     // In: set by the test.
     _Atomic uint32_t latency_us;

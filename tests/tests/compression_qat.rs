@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use millrace_edge::compression::Counter;
 use millrace_testkit::qat::{
-    ALL_COMPRESSION, CardEvent, DMA_FAULTS, LOSE_EVERY, QatControls, QatMachine, RING_MAP,
-    WRONG_EVERY,
+    ALL_COMPRESSION, CardEvent, DMA_FAULTS, LOSE_EVERY, QatControls, QatMachine, QatMachineError,
+    RING_MAP, WRONG_EVERY,
 };
 use millrace_testkit::skip;
 use millrace_tests::artifacts::artifacts;
@@ -31,7 +31,7 @@ struct Site {
 
 impl Site {
     /// A site with these settings of the library; an error where Intel's library cannot be had.
-    fn new(settings: &[(&'static str, &str)]) -> Result<Self, String> {
+    fn new(settings: &[(&'static str, &str)]) -> Result<Self, QatMachineError> {
         let machine = QatMachine::new("trixie", 1, 4)?;
         machine.controls().set(RING_MAP, ALL_COMPRESSION);
         let (card, mut environment) = machine.parts();

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use millrace_engine::backend::BackendKey;
 use millrace_operation::KeyError;
@@ -14,11 +14,13 @@ use millrace_operation::KeyError;
 /// the table of the software backend is bounded at about 1.3 GiB.
 pub(crate) const MAX_KEYS: usize = 65_536;
 
+type OpenKeys<K> = HashMap<BackendKey, Arc<K>>;
+
 /// The open keys by name. A name is never reused.
 pub(crate) struct KeyTable<K> {
     limit: usize,
     next: AtomicU64,
-    keys: RwLock<HashMap<BackendKey, Arc<K>>>,
+    keys: RwLock<OpenKeys<K>>,
 }
 
 impl<K> KeyTable<K> {
@@ -27,7 +29,7 @@ impl<K> KeyTable<K> {
     }
 
     pub(crate) fn insert(&self, loaded: K) -> Result<BackendKey, KeyError> {
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.write();
         if keys.len() >= self.limit {
             return Err(KeyError::TooMany);
         }
@@ -38,16 +40,24 @@ impl<K> KeyTable<K> {
 
     pub(crate) fn remove(&self, name: BackendKey) {
         // The key is freed after the lock is released.
-        let removed = self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        let removed = self.write().remove(&name);
         drop(removed);
     }
 
     pub(crate) fn find(&self, name: BackendKey) -> Option<Arc<K>> {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+        self.read().get(&name).cloned()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.read().len()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, OpenKeys<K>> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, OpenKeys<K>> {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

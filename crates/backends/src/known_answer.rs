@@ -67,7 +67,7 @@ const ANSWER: &str = "33355c9a5190817e9cbfe8c62151843f88504e92cff5c3ca1adbfcc962
 mod tests {
     use super::*;
     use crate::software::keys::{self, Secret};
-    use crate::software::operations::rsa_private;
+    use crate::software::rsa::rsa_private;
 
     #[test]
     fn known_answer_is_the_root_of_its_input() {

@@ -38,12 +38,6 @@ mod raw_rsa;
 pub mod simd;
 pub mod software;
 
-pub use cuda::Cuda;
-pub use kernel::Kernel;
-pub use qat::Qat;
-pub use simd::Simd;
-pub use software::{Software, SoftwareKey};
-
 use millrace_engine::BackendError;
 use millrace_operation::{JobError, KeyType, Operation};
 

@@ -9,8 +9,9 @@ use millrace_engine::backend::Capability;
 use millrace_operation::{KeyType, MIN_MODULUS_BITS, Operation, OperationKind, Output};
 use zeroize::Zeroizing;
 
-use crate::software::keys::{LoadedKey, RsaSecret, Secret};
+use crate::software::keys::{LoadedKey, Secret};
 use crate::software::padding;
+use crate::software::rsa::RsaSecret;
 
 /// The operations on an RSA private key of up to `max_bits`.
 pub(crate) const fn capabilities(max_bits: u16) -> [Capability; 6] {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_testkit::conformance::{self, Options};
 
 #[test]

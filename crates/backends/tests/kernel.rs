@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_backends::{Kernel, Software};
+use millrace_backends::kernel::Kernel;
+use millrace_backends::software::Software;
 use millrace_engine::backend::{Backend, BackendKey, Health, Task};
 use millrace_operation::{Hash, Operation};
 use millrace_testkit::conformance::{self, Options};

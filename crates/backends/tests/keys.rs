@@ -3,7 +3,7 @@
 
 //! The keys that the software backend accepts, and the errors for the others.
 
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::backend::Backend;
 use millrace_operation::KeyError;
 use millrace_testkit::keys;

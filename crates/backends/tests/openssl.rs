@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::BackendError;
 use millrace_operation::{Hash, KeyType, Operation};
 use millrace_testkit::conformance::QueueDriver;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use millrace_backends::Software;
 use millrace_backends::simd::{Implementation, Simd};
+use millrace_backends::software::Software;
 use millrace_engine::BackendError;
 use millrace_engine::backend::{Backend, Done, OpenedKey, Queue, Task};
 use millrace_operation::{BackendKind, Hash, KeyError, Operation};
@@ -170,7 +170,7 @@ fn poll_runs_up_to_four_tasks_of_the_oldest_size() {
             while queue.poll(&mut done) > 0 {}
             assert_eq!(done.len(), waiting as usize);
             let tally = simd.tally();
-            assert_eq!(tally.alone, u64::from(waiting % 4 == 1), "{waiting} waiting");
+            assert_eq!(tally.single, u64::from(waiting % 4 == 1), "{waiting} waiting");
             assert_eq!(tally.batches[3], u64::from(waiting / 4));
         }
     }

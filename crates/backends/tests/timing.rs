@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use millrace_backends::Software;
 use millrace_backends::simd::{Implementation, Simd};
+use millrace_backends::software::Software;
 use millrace_engine::backend::{Backend, BackendKey, Done, Queue, Task};
 use millrace_operation::{Curve, Hash, Operation};
 use millrace_testkit::keys;

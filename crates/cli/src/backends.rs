@@ -10,8 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_backends::cuda::Arithmetic;
-use millrace_backends::{Cuda, Kernel, Qat, Simd, Software};
+use millrace_backends::cuda::{Arithmetic, Cuda};
+use millrace_backends::kernel::Kernel;
+use millrace_backends::qat::Qat;
+use millrace_backends::simd::Simd;
+use millrace_backends::software::Software;
 use millrace_engine::backend::{Backend, Unusable};
 use millrace_hostfs::Root;
 use millrace_inspect::kernel::crypto::{Algorithm, ComputeSite};

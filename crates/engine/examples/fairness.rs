@@ -161,12 +161,20 @@ struct Round {
     refused: usize,
 }
 
-fn round(engine: &Engine, key: &Arc<Key>, flood: bool, victim: bool, length: Duration) -> Round {
+/// Owners of a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owners {
+    Victim,
+    Flood,
+    Both,
+}
+
+fn round(engine: &Engine, key: &Arc<Key>, owners: Owners, length: Duration) -> Round {
     let flood_sink = Arc::new(Counter::default());
     let stop = AtomicBool::new(false);
     let mut round = Round::default();
     std::thread::scope(|scope| {
-        if flood {
+        if owners != Owners::Victim {
             scope.spawn(|| {
                 let open =
                     || engine.open_session(Arc::clone(&flood_sink) as Arc<_>, Owner::new(1, 1));
@@ -190,7 +198,7 @@ fn round(engine: &Engine, key: &Arc<Key>, flood: bool, victim: bool, length: Dur
         let (start, before) = (Instant::now(), flood_sink.done.load(Ordering::Relaxed));
         let mut id = 0;
         while start.elapsed() < length {
-            if victim {
+            if owners != Owners::Flood {
                 let sent = Instant::now();
                 engine.submit(vec![job(&session, key, id as u64)]);
                 sink.wait_above(id);
@@ -237,9 +245,9 @@ fn main() {
     );
     let mut ratios = Vec::new();
     for number in 0..ROUNDS {
-        let mut alone = round(&engine, &key, false, true, length);
-        let flood = round(&engine, &key, true, false, length / 2);
-        let mut both = round(&engine, &key, true, true, length);
+        let mut alone = round(&engine, &key, Owners::Victim, length);
+        let flood = round(&engine, &key, Owners::Flood, length / 2);
+        let mut both = round(&engine, &key, Owners::Both, length);
         let of = |round: &mut Round| [0.5, 0.99].map(|q| quantile(&mut round.latencies, q));
         let (a, b) = (of(&mut alone), of(&mut both));
         println!(

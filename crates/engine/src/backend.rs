@@ -7,9 +7,9 @@
 //! any thread, may block.
 //!
 //! *Fast face*, [`Queue`]: submit a batch, poll completions. Owned by one worker thread, no locks
-//! in between. A backend with a device behind it answers `poll` from its completion ring; one that
-//! computes on the CPU does the work of **one task or one batch of lanes inside `poll`**, so that the
-//! worker can hand out early results while later ones are computed.
+//! in between. A device answers `poll` from its completion ring. A backend that computes on the CPU does
+//! **one task or one batch of lanes inside `poll`**: the worker delivers early results while later ones are
+//! computed.
 //!
 //! Every backend verifies an RSA private result with one public operation before it returns it, and
 //! answers [`BackendError::Fault`] instead of a result that does not verify.
@@ -32,11 +32,11 @@
 //! use std::time::{Duration, Instant};
 //!
 //! use millrace_engine::backend::{
-//!     Backend, BackendKey, BackendKind, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+//!     Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
 //! };
-//! use millrace_engine::{
-//!     Completion, CompletionSink, Engine, EngineConfig, Job, KeyError, KeyInfo, KeyType, Operation,
-//!     OperationKind, Output, Owner, PrivateKey,
+//! use millrace_engine::{Completion, CompletionSink, Engine, EngineConfig, Job, Owner};
+//! use millrace_operation::{
+//!     BackendKind, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, PrivateKey,
 //! };
 //!
 //! /// "Signs" by reversing the message.
@@ -171,7 +171,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
-    /// Queues that may be open at once; `None`: as many as there are workers. The engine asks for no more.
+    /// Queues that may be open at once; the engine asks for no more. `None` if there is no bound.
     fn max_queues(&self) -> Option<usize> {
         None
     }

@@ -1,12 +1,12 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Why a task failed in a backend, and whether another backend may be tried. The errors of jobs and keys are those of
-//! `millrace_operation`.
+//! Errors of tasks in backends. Those of jobs and keys are in `millrace_operation`.
 
 use thiserror::Error;
 
-/// Why a task failed in a backend. The dispatcher turns it into a retry, a quarantine or a [`JobError`].
+/// Why a task failed in a backend. The dispatcher turns it into a retry, a quarantine or a
+/// [`JobError`](millrace_operation::JobError).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum BackendError {
     /// The input is bad; another backend would fail too.

@@ -12,9 +12,9 @@
 //! A queue is fair between owners, then between the sessions of one owner. There is exactly one completion per
 //! job, by its deadline.
 //!
-//! The engine knows no socket, no file, and of backends only the codes of their kinds: backends are values handed to
-//! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that the caller did not
-//! import, and any timer that waits for a batch to fill.
+//! The engine knows no socket and no file. Backends are values handed to [`Engine::start`]. Deliberately absent:
+//! padding done by the caller, raw RSA on a key that the caller did not import, and any timer that waits for a batch to
+//! fill.
 //!
 //! - [`backend`]: the contract that every implementation fulfils.
 //! - [`engine`]: [`Engine`], [`Job`], [`Completion`]; the choice of a backend, and the workers.

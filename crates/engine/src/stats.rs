@@ -7,10 +7,7 @@ use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millrace_operation::{Class, OperationKind};
-
-use millrace_operation::BackendKind;
-use millrace_operation::JobError;
+use millrace_operation::{BackendKind, Class, JobError, OperationKind};
 
 /// Sub-buckets per doubling: neighbouring bounds are at most 25 % apart.
 const SUB_BUCKETS: usize = 4;
@@ -75,7 +72,7 @@ fn bound_of(bucket: usize) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
-    /// Sum of all recorded durations, those beyond the last bucket too.
+    /// Sum of all recorded durations, with those beyond the last bucket.
     pub sum: Duration,
 }
 
@@ -162,9 +159,9 @@ pub(crate) struct Statistics {
 
 impl Statistics {
     pub(crate) fn new() -> Self {
-        let row = || OperationKind::ALL.iter().map(|_| Series::default()).collect();
+        let row = OperationKind::ALL.iter().map(|_| Series::default());
         Self {
-            series: BackendKind::ALL.iter().map(|_| row()).collect(),
+            series: BackendKind::ALL.iter().map(|_| row.clone().collect()).collect(),
             errors: array::from_fn(|_| AtomicU64::new(0)),
             submitted: AtomicU64::new(0),
             ran_inline: AtomicU64::new(0),
@@ -180,7 +177,7 @@ impl Statistics {
     }
 
     pub(crate) fn count_error(&self, error: JobError) {
-        self.errors[usize::from(error.code()) - 1].fetch_add(1, Ordering::Relaxed);
+        self.errors[error_index(error)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self, waiting: [usize; 3], in_flight: usize) -> EngineSnapshot {

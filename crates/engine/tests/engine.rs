@@ -88,7 +88,7 @@ fn worker_takes_enough_jobs_to_fill_the_lanes() {
 
 #[test]
 fn worker_leaves_the_others_a_share_although_a_device_takes_more() {
-    let device = Scripted::with(BackendKind::Cuda, 1_000, false);
+    let device = Scripted::device(BackendKind::Cuda, 1_000);
     let fixture = Fixture::new(&[&device], 2);
     device.gate.close();
     fixture.engine.submit((0..8).map(|id| fixture.slow_job(id)).collect());

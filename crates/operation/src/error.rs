@@ -6,6 +6,7 @@
 use thiserror::Error;
 
 use crate::coded_enum;
+use crate::key::{MAX_MODULUS_BITS, MIN_MODULUS_BITS};
 
 coded_enum! {
     /// Why a job ended without a result. The set is small and closed, because remote callers see it.
@@ -68,7 +69,7 @@ coded_enum! {
         #[error("this type of key is not offered")]
         NotOffered = 0x02 "not-offered",
         /// Below or above the accepted sizes.
-        #[error("the size of the key is not accepted (2048 to 8192 bits)")]
+        #[error("the size of the key is not accepted ({} to {} bits)", MIN_MODULUS_BITS, MAX_MODULUS_BITS)]
         Size = 0x03 "size",
         /// The parts of the key contradict each other (p·q ≠ n, wrong CRT exponents, a point off the curve…).
         #[error("the parts of the key are inconsistent")]

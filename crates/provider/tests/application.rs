@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock};
 
 use common::{Bench, Running, application, eventually, must};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_operation::{OperationKind, OperationSet};
 use millrace_service::policy::KeyPolicy;
 use millrace_testkit::faulty::FaultyBackend;

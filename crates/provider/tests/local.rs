@@ -219,7 +219,7 @@ fn x25519_key_of_the_pool_is_refused_with_a_reason_and_the_rest_stays() {
     for name in ["x25519", "p256"] {
         bench.hold(name, millrace_service::policy::KeyPolicy::signing(["*"]));
     }
-    bench.start(std::sync::Arc::new(millrace_backends::Software::new()));
+    bench.start(std::sync::Arc::new(millrace_backends::software::Software::new()));
     bench.write_config("pool.cnf", "default_properties = ?millrace.local=yes", "local = all");
     let said = must_fail(&bench.with_config("pool.cnf", "pkey -in x25519.stub -pubout"));
     assert!(said.contains("the setting `local` has X25519"), "{said}");

@@ -194,7 +194,7 @@ fn key_of_a_file_signs_locally_unless_all_keys_are_given_to_the_pool() {
     bench.generate("key", KINDS[0].options);
     bench.generate("held", KINDS[0].options);
     bench.hold("held", millrace_service::policy::KeyPolicy::signing(["*"]));
-    bench.start(std::sync::Arc::new(millrace_backends::Software::new()));
+    bench.start(std::sync::Arc::new(millrace_backends::software::Software::new()));
     bench.write_config("rest.cnf", "default_properties = ?millrace.local=yes", "local = all");
     bench.write_config("all.cnf", "default_properties = ?provider=millrace", "local = all");
     let by = |config: &str, key: &str| {

@@ -9,7 +9,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Bench, must, must_fail, texts};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_operation::{OperationKind, OperationSet};
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::KeyStore;

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use common::{Bench, Running, application, eventually, must};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_service::policy::KeyPolicy;
 use millrace_testkit::faulty::FaultyBackend;
 

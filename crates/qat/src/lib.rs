@@ -27,12 +27,15 @@
 //! - **Fork.** Regions do not exist in a child, and a session belongs to the process that started it.
 
 mod drain;
+mod error;
+mod maps;
 mod pauses;
 #[expect(unsafe_code, reason = "calls Intel's library")]
 mod sys;
 mod vfio;
 
 pub use drain::drain;
+pub use error::QatError;
 pub use pauses::RestartPauses;
 pub use sys::{
     ALIGNMENT, DEFAULT_FILES, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle,

@@ -30,7 +30,7 @@ impl Default for RestartPauses {
 }
 
 impl RestartPauses {
-    /// The pause after a session that ran for `served` and ended at `now`; none: a start that failed.
+    /// The pause after a session that ran for `served` and ended at `now`. `served` is `None` for a start that failed.
     pub fn after(&mut self, served: Option<Duration>, now: Instant) -> Duration {
         if served.is_some() {
             self.last_served = Some(now);

@@ -3,7 +3,7 @@
 
 //! The calls that every service shares.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
 use zeroize::Zeroize;
 
+use crate::error::QatError;
+use crate::maps::mapped_file;
 use crate::vfio::{VfioKind, VfioUse};
 
 /// Alignment of everything that the device reads, in bytes.
@@ -155,7 +157,7 @@ pub struct SymbolSource<'a> {
 /// }
 /// ```
 ///
-/// gives a `Functions` with the field `poll` and `Functions::of(&SymbolSource) -> Result<Self, String>`. The rows
+/// gives a `Functions` with the field `poll` and `Functions::of(&SymbolSource) -> Result<Self, QatError>`. The rows
 /// must have the types of Intel's headers; the module that calls the macro is a room for `unsafe`. Functions of
 /// `libqat` hold until the session ends, those of `libusdm` for ever.
 #[macro_export]
@@ -165,7 +167,7 @@ macro_rules! functions {
         struct $table { $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
 
         impl $table {
-            fn of(libraries: &$crate::SymbolSource<'_>) -> Result<Self, String> {
+            fn of(libraries: &$crate::SymbolSource<'_>) -> Result<Self, $crate::QatError> {
                 Ok(Self { $($name: {
                     type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
                     let library = libraries.$library;
@@ -173,7 +175,7 @@ macro_rules! functions {
                     // SAFETY: the symbol has this type in every version with this SONAME, and is called while its
                     // library is loaded.
                     let found = unsafe { library.get::<Function>(symbol) };
-                    *found.map_err(|error| error.to_string())?
+                    *found.map_err(|error| $crate::QatError::Function(error.to_string()))?
                 },)* })
             }
         }
@@ -198,13 +200,16 @@ functions! {
 /// The usual names of `libqat` and `libusdm`.
 pub const DEFAULT_FILES: [&str; 2] = ["libqat.so.4", "libusdm.so.0"];
 
+/// Section of the library's configuration that the process uses.
+const SECTION: &CStr = c"SSL";
+
 /// Most users of one container that libusdm counts: one per virtual function.
 const MAX_CONTAINER_USERS: usize = 1024;
 
 /// Intel's two libraries; see [`QatSession`] for when `libqat` is loaded again.
 pub struct QatLibrary {
     file: PathBuf,
-    /// None after a session that left virtual functions open.
+    /// `None` after a session that left virtual functions open.
     qat: Mutex<Option<Loaded>>,
     /// Never closed: it has a destructor for threads.
     memory: &'static Loaded,
@@ -212,20 +217,10 @@ pub struct QatLibrary {
     version: String,
 }
 
-/// The first file mapped into this process whose name starts so.
-fn mapped_file(start: &str) -> Option<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
-    files.find(|file| file.starts_with(start)).map(str::to_owned)
-}
-
-fn load(path: &Path) -> Result<Loaded, String> {
+fn load(path: &Path) -> Result<Loaded, QatError> {
     // SAFETY: the libraries' constructors only prepare their own state.
-    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
-        format!(
-            "Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib"
-        )
-    })
+    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| QatError::Library(error.to_string()))
 }
 
 impl fmt::Debug for QatLibrary {
@@ -239,8 +234,8 @@ impl QatLibrary {
     /// set. Called before the program has other threads that use the environment.
     ///
     /// # Errors
-    /// Why it cannot be used, from the dynamic linker, and what to install.
-    pub fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
+    /// [`QatError::Library`] or [`QatError::Function`].
+    pub fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, QatError> {
         let file = qat.to_owned();
         // First: the other one needs it, and finds it by its SONAME.
         let memory: &Loaded = Box::leak(Box::new(load(memory)?));
@@ -261,11 +256,11 @@ impl QatLibrary {
     /// Finds functions of a service in the copy of `libqat` that the session uses, or the next one will.
     ///
     /// # Errors
-    /// The missing function, or why `libqat` cannot be loaded again.
+    /// The missing function, or [`QatError::Library`] where `libqat` cannot be loaded again.
     pub fn find<T>(
         &self,
-        find: impl FnOnce(&SymbolSource<'_>) -> Result<T, String>,
-    ) -> Result<T, String> {
+        find: impl FnOnce(&SymbolSource<'_>) -> Result<T, QatError>,
+    ) -> Result<T, QatError> {
         let mut qat = self.qat();
         let qat = match &mut *qat {
             Some(qat) => qat,
@@ -318,8 +313,8 @@ impl QatLibrary {
         self.functions.translate
     }
 
-    /// Memory that the device can reach, filled with zeros; none if there is none, or if it has no address for
-    /// the device.
+    /// Memory that the device can reach, filled with zeros. `None` if there is none, or if it has no address for the
+    /// device.
     #[must_use]
     pub fn region(self: &Arc<Self>, size: usize) -> Option<QatRegion> {
         // SAFETY: any size and alignment may be asked for. The node is not used by the library.
@@ -423,19 +418,16 @@ impl QatSession {
     /// Starts the library, which takes virtual functions of the cards; 0.15 s and more.
     ///
     /// # Errors
-    /// The library does not start; the text names likely causes.
-    pub fn start(library: &Arc<QatLibrary>) -> Result<Self, String> {
+    /// [`QatError::Start`], or as [`QatLibrary::find`].
+    pub fn start(library: &Arc<QatLibrary>) -> Result<Self, QatError> {
         EVENTS.store(0, Ordering::Release);
-        let section = CString::new("SSL").map_err(|error| error.to_string())?;
-        let (functions, before) = (library.find(SessionFunctions::of)?, VfioUse::now());
+        let functions = library.find(SessionFunctions::of)?;
+        let before = VfioUse::now();
         // SAFETY: a string that ends with zero.
-        let status = unsafe { (functions.user_start)(section.as_ptr()) };
+        let status = unsafe { (functions.user_start)(SECTION.as_ptr()) };
         if status != SUCCESS {
             library.clean(&before);
-            return Err(format!(
-                "libqat does not start (status {status}): every virtual function is in use by another \
-                 process, or the memory that may be locked is too little (16 MiB per function)"
-            ));
+            return Err(QatError::Start(status));
         }
         Ok(Self { library: Arc::clone(library), functions, before })
     }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::RawFd;
 
+use crate::maps::mappings;
+
 /// Kind of an open file of VFIO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VfioKind {
@@ -46,7 +48,7 @@ pub(crate) struct VfioUse {
 }
 
 impl VfioUse {
-    /// Those of this process; none where there is no `/proc`.
+    /// Those of this process; empty where there is no `/proc`.
     pub(crate) fn now() -> Self {
         let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let descriptors = entries.filter_map(|entry| {
@@ -54,10 +56,9 @@ impl VfioUse {
             let number = entry.file_name().to_str()?.parse().ok()?;
             Some((number, VfioKind::of(target.to_str()?)?))
         });
-        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         Self {
             descriptors: descriptors.collect(),
-            mappings: maps.lines().filter_map(mapping).collect(),
+            mappings: mappings().lines().filter_map(mapping).collect(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::{ECDSA_SIGN, Setup, eventually, job, my_uid};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_operation::JobError;
 use millrace_service::policy::KeyPolicy;
 use millrace_testkit::keys;

@@ -18,7 +18,7 @@ use aws_lc_rs::signature::{
 use common::{
     Client, ECDSA_SIGN, RSA_SIGN, Setup, TestNode, engine, eventually, get, job, my_uid, only, tcp,
 };
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_operation::{
     BackendKind, JobError, KeyError, KeyType, Operation, OperationKind, PrivateKey,
 };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use common::tls::{Papers, issue, setup};
 use common::{Client, Setup, TestNode, engine};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_server::Node;
 use millrace_server::tls::{CertificateFiles, ensure_node_certificates, revoke_client_certificate};
 use millrace_testkit::keys;

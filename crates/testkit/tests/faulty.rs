@@ -97,9 +97,9 @@ fn controls_refuse_keys_queues_and_probe() {
     assert_eq!(refused, Err(KeyError::TooMany));
     controls.refuse_keys(None);
     assert!(backend.open_key(&keys::rsa_2048().private_key()).is_ok());
-    controls.refuse_queues(true);
+    controls.refuse_queues();
     assert!(backend.open_queue().is_err());
-    controls.unusable(true);
+    controls.make_unusable();
     assert!(backend.probe().is_err());
 }
 

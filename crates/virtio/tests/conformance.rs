@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_service::settings::Settings;
 use millrace_testkit::keys;
 use millrace_virtio::spec::Status;

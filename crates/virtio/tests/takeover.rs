@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig};
 use millrace_service::Service;

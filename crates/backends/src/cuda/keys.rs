@@ -22,14 +22,13 @@ use zeroize::Zeroizing;
 
 use super::DeviceHealth;
 use super::capabilities::MAX_RSA_BITS;
-use super::device::{CudaStore, DeviceError};
+use super::device::{CudaDevice, CudaStore, DeviceError};
 use super::variants::{Arithmetic, SIZES, Variant};
 use crate::simd::numbers::{self, Digits};
 use crate::software::keys::{self as software_keys, LoadedKey, Secret};
 use crate::software::sys;
 
-/// Uses of a blinding pair, squared after each. A new pair costs as much as one operation, so this adds 1.6
-/// %.
+/// Uses of a blinding pair, squared after each. A new pair costs as much as one operation, so this adds 1.6 %.
 const BLINDING_USES: u32 = 64;
 
 /// Slots for keys of one size. A slot takes 4 KiB for RSA-2048 and 8 KiB for RSA-4096, so 128 MiB at most.
@@ -268,7 +267,7 @@ impl Places {
 
 impl Size {
     pub(super) fn new(
-        device: &dyn super::device::CudaDevice,
+        device: &dyn CudaDevice,
         variant: &'static Variant,
         device_from: usize,
         health: Arc<DeviceHealth>,
@@ -322,6 +321,15 @@ pub(super) struct Pair {
     pub(super) uses: u32,
 }
 
+/// End of the task for which a pair was taken.
+#[derive(Clone, Copy)]
+pub(super) enum PairUse {
+    /// The result was right.
+    Verified,
+    /// The result was wrong, or there is none.
+    Failed,
+}
+
 impl Resident {
     /// Takes a pair for one task, if there is an idle one or room for one more.
     pub(super) fn take_pair(&self) -> Option<Pair> {
@@ -333,12 +341,12 @@ impl Resident {
         Some(Pair { place, uses: 0 })
     }
 
-    /// Gives a pair back. After a failed task (`right` is false) it is made again before its next use.
-    pub(super) fn return_pair(&self, mut pair: Pair, right: bool) {
-        pair.uses = match (right, pair.uses) {
-            (true, 0) => BLINDING_USES - 1,
-            (true, uses) => uses - 1,
-            (false, _) => 0,
+    /// Gives a pair back. After a failed task it is made again before its next use.
+    pub(super) fn return_pair(&self, mut pair: Pair, pair_use: PairUse) {
+        pair.uses = match (pair_use, pair.uses) {
+            (PairUse::Verified, 0) => BLINDING_USES - 1,
+            (PairUse::Verified, uses) => uses - 1,
+            (PairUse::Failed, _) => 0,
         };
         lock(&self.idle).push(pair);
     }

@@ -15,7 +15,7 @@ use super::keys::{Parts, Size};
 use super::queue::LAUNCH_TASKS;
 use super::variants::Variant;
 use crate::software::keys::{LoadedKey, Secret};
-use crate::software::operations::rsa_private;
+use crate::software::rsa::rsa_private;
 
 /// Fewest tasks of a launch where the speed is not measured.
 const DEVICE_FROM: usize = 8;
@@ -46,12 +46,19 @@ struct Speed {
     tasks: usize,
 }
 
+impl Speed {
+    /// Tasks per second on a full device.
+    fn rate(&self) -> f64 {
+        self.tasks as f64 / self.full.as_secs_f64()
+    }
+}
+
 /// The settings of the backend that bound the choice.
 #[derive(Clone, Copy)]
 pub(super) struct KernelChoice<'a> {
     /// Kernels of all sizes that may be chosen.
     pub(super) kernels: &'a [&'static Variant],
-    /// Tasks from which a launch is worth it; `None`: measured.
+    /// Fewest tasks of a launch; `None` if it is to be measured.
     pub(super) device_from: Option<usize>,
 }
 
@@ -76,19 +83,17 @@ pub(super) fn open_size(
                 Err(DeviceError::OutOfMemory(_)) => continue,
                 Err(error) => return Err(error),
             };
-            let rate = |speed: &Speed| speed.tasks as f64 / speed.full.as_secs_f64();
-            if best.as_ref().is_none_or(|(_, known)| rate(known) < rate(&speed)) {
+            if best.as_ref().is_none_or(|(_, known)| known.rate() < speed.rate()) {
                 best = Some((variant, speed));
             }
         }
     }
     let (variant, measured) = match best {
         Some((variant, speed)) => (variant, Some(crossover(&speed, key))),
-        None => {
-            let first = candidates.first().copied();
-            let nothing = || DeviceError::OutOfMemory("no kernel fits".to_owned());
-            (first.ok_or_else(nothing)?, None)
-        }
+        None => match candidates.first() {
+            Some(first) => (*first, None),
+            None => return Err(DeviceError::OutOfMemory("no kernel fits".to_owned())),
+        },
     };
     let device_from = device_from.or(measured).unwrap_or(DEVICE_FROM);
     Size::new(device, variant, device_from, Arc::clone(health))
@@ -107,16 +112,14 @@ fn crossover(speed: &Speed, key: &LoadedKey) -> usize {
     let mut input = vec![0x5a; rsa.modulus.len()];
     input[0] = 0;
     let mut output = vec![0; rsa.modulus.len()];
-    let alone = (0..ROUNDS)
-        .map(|_| {
-            let start = Instant::now();
-            // Loading the key has tested it; only the time matters here.
-            let _ = rsa_private(rsa, &input, &mut output);
-            start.elapsed()
-        })
-        .min()
-        .unwrap_or_default();
-    let ratio = speed.launch.as_secs_f64() / alone.as_secs_f64().max(1e-6);
+    let mut on_cpu = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        // Loading the key has tested it; only the time matters here.
+        let _ = rsa_private(rsa, &input, &mut output);
+        on_cpu = on_cpu.min(start.elapsed());
+    }
+    let ratio = speed.launch.as_secs_f64() / on_cpu.as_secs_f64().max(1e-6);
     let (least, most) = DEVICE_FROM_RANGE;
     (ratio.ceil() as usize).clamp(least, most)
 }
@@ -136,21 +139,28 @@ fn measure(
     let mut streams =
         (0..count).map(|_| store.open_stream(LAUNCH_TASKS)).collect::<Result<Vec<_>, _>>()?;
     // The first round makes the pairs and warms up.
-    round(&mut streams, parts, true)?;
+    round(&mut streams, parts, Pairs::Make)?;
     let mut speed =
         Speed { full: Duration::MAX, launch: Duration::MAX, tasks: count * LAUNCH_TASKS };
     for _ in 0..ROUNDS {
-        speed.launch = speed.launch.min(round(&mut streams[..1], parts, false)?);
-        speed.full = speed.full.min(round(&mut streams, parts, false)?);
+        speed.launch = speed.launch.min(round(&mut streams[..1], parts, Pairs::Keep)?);
+        speed.full = speed.full.min(round(&mut streams, parts, Pairs::Keep)?);
     }
     Ok(speed)
+}
+
+/// Blinding pairs of a round.
+#[derive(Clone, Copy)]
+enum Pairs {
+    Make,
+    Keep,
 }
 
 /// Starts one launch on each stream and returns the time until the last has ended.
 fn round(
     streams: &mut [Box<dyn CudaStream>],
     parts: &Parts<'_>,
-    make: bool,
+    pairs: Pairs,
 ) -> Result<Duration, DeviceError> {
     let input = parts.some_input();
     let start = Instant::now();
@@ -161,7 +171,10 @@ fn round(
             .collect();
         stream.launch(&Launch {
             exponent: parts.public_exponent(),
-            make: if make { &entries } else { &[] },
+            make: match pairs {
+                Pairs::Make => &entries,
+                Pairs::Keep => &[],
+            },
             tasks: &entries,
         })?;
     }

@@ -11,7 +11,9 @@
 //! | `variants.rs` | the table of kernels, and the memory layout of a key |
 //! | `device.rs` | the traits of a device |
 //! | `sys.rs` | a device behind NVIDIA's driver, opened at run time |
+//! | `job.rs` | tasks of a queue with their keys |
 //! | `measure.rs` | measures the fastest kernel, and the fewest tasks for which a launch is cheaper than AWS-LC |
+//! | `rates.rs` | measures the rates of instructions on which the performance bounds rest |
 //!
 //! **Out of scope.** The CUDA toolkit is needed neither to build nor to run: the kernels are PTX inside the
 //! binary, or a fat binary beside it, and the backend opens the driver when it is first used. Keys on curves
@@ -40,6 +42,7 @@ use millrace_operation::{BackendKind, KeyError, PrivateKey};
 
 mod capabilities;
 pub mod device;
+mod job;
 mod keys;
 mod measure;
 mod operations;
@@ -65,8 +68,8 @@ const BATCH: usize = 16;
 /// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CudaTally {
-    /// Tasks that ran alone on AWS-LC.
-    pub alone: u64,
+    /// Tasks that ran on AWS-LC, one at a time.
+    pub on_cpu: u64,
     /// Launches on the device.
     pub launches: u64,
     /// Tasks in launches on the device.
@@ -77,7 +80,7 @@ pub struct CudaTally {
 
 #[derive(Default)]
 struct Counters {
-    alone: AtomicU64,
+    on_cpu: AtomicU64,
     launches: AtomicU64,
     launched: AtomicU64,
     faults: AtomicU64,
@@ -93,7 +96,7 @@ struct DeviceHealth {
 impl DeviceHealth {
     /// Marks the device as lost if the error is fatal.
     fn note(&self, error: &DeviceError) {
-        if queue::is_fatal(error) {
+        if matches!(error, DeviceError::Lost(_)) {
             self.give_up(error);
         }
     }
@@ -135,7 +138,7 @@ impl CudaShared {
 
 /// The cuda backend. It uses one device.
 pub struct Cuda {
-    /// Opened on first use, because starting the driver takes a good part of a second.
+    /// Opened on first use, because starting the driver takes hundreds of milliseconds.
     device: OnceLock<Result<Arc<dyn CudaDevice>, Unusable>>,
     fat_binary: Option<PathBuf>,
     /// Device memory for keys per size, allocated with the first key of the size.
@@ -192,9 +195,9 @@ impl Cuda {
     /// Returns the counters over all queues.
     #[must_use]
     pub fn tally(&self) -> CudaTally {
-        let Counters { alone, launches, launched, faults } = &self.shared.counters;
+        let Counters { on_cpu, launches, launched, faults } = &self.shared.counters;
         CudaTally {
-            alone: alone.load(Ordering::Relaxed),
+            on_cpu: on_cpu.load(Ordering::Relaxed),
             launches: launches.load(Ordering::Relaxed),
             launched: launched.load(Ordering::Relaxed),
             faults: faults.load(Ordering::Relaxed),

@@ -8,11 +8,11 @@ use millrace_operation::Output;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
+use super::job::QueuedJob;
 use super::keys::CudaKey;
-use super::queue::QueuedJob;
 use crate::raw_rsa;
 use crate::software::keys::Secret;
-use crate::software::operations as alone;
+use crate::software::operations::run_task;
 
 pub(super) fn prepare(
     key: &CudaKey,
@@ -30,8 +30,8 @@ pub(super) fn finish(
 }
 
 /// Runs one task on AWS-LC.
-pub(super) fn run_alone(waiting: &QueuedJob) -> Result<Output, BackendError> {
-    alone::run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
+pub(super) fn run_on_cpu(waiting: &QueuedJob) -> Result<Output, BackendError> {
+    run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
 }
 
 /// Checks a result by one public operation on the host. The device has made the same check before; this one

@@ -19,8 +19,9 @@ use millrace_engine::backend::{Done, Pace, Queue, Task};
 use millrace_operation::Output;
 use zeroize::Zeroizing;
 
-use super::device::{CudaStream, DeviceError, Launch, LaunchEntry, LaunchOutcome};
-use super::keys::{CudaKey, Pair, Resident, Size};
+use super::device::{CudaStream, Launch, LaunchEntry, LaunchOutcome};
+use super::job::{LaunchGroup, QueuedJob};
+use super::keys::{CudaKey, Pair, PairUse, Resident, Size};
 use super::operations;
 use super::variants::SIZES;
 use super::{CudaShared, DeviceState};
@@ -45,27 +46,6 @@ const PACE: Pace = Pace {
 
 /// Interval, in results, at which the host verifies one again. This also covers the transfer from the device.
 const SAMPLE: u64 = 64;
-
-/// A task with its key, looked up when the task was submitted. Closing the key later does not affect the
-/// task.
-pub(super) struct QueuedJob {
-    pub(super) task: Task,
-    pub(super) key: Option<Arc<CudaKey>>,
-}
-
-impl QueuedJob {
-    fn resident(&self) -> Option<&Resident> {
-        self.key.as_ref()?.resident.as_ref()
-    }
-
-    /// The size of key and the public exponent. All tasks of one launch share both.
-    fn group(&self) -> Option<(usize, u64)> {
-        let resident = self.resident()?;
-        let half_bits = resident.size.variant.half_bits;
-        let size = SIZES.iter().position(|bits| *bits == half_bits)?;
-        Some((size, resident.exponent))
-    }
-}
 
 /// A task with everything that a launch needs.
 struct Ready {
@@ -129,12 +109,11 @@ impl CudaQueue {
             }
         }
         if self.shared.health.is_lost() {
-            for running in
-                self.streams.iter_mut().flatten().filter_map(|stream| stream.running.take())
-            {
-                fail(running, done);
+            for stream in std::mem::take(&mut self.streams).into_iter().flatten() {
+                if let Some(running) = stream.running {
+                    fail(running, done);
+                }
             }
-            self.streams = Default::default();
         }
     }
 
@@ -147,16 +126,16 @@ impl CudaQueue {
         let group = oldest.group().filter(|_| !self.shared.health.is_lost());
         let resident = oldest.resident().map(|resident| Arc::clone(&resident.size));
         let (Some(group), Some(size)) = (group, resident) else {
-            self.alone(done);
+            self.run_oldest_on_cpu(done);
             return false;
         };
-        let company = self.waiting.iter().filter(|other| other.group() == Some(group));
-        if company.take(size.device_from).count() < size.device_from {
+        let peers = self.waiting.iter().filter(|other| other.group() == Some(group));
+        if peers.take(size.device_from).count() < size.device_from {
             // Run one task only: launches in flight soon have results to collect.
-            self.alone(done);
+            self.run_oldest_on_cpu(done);
             return false;
         }
-        let Some(stream) = self.free_stream(group.0, &size) else {
+        let Some(stream) = self.free_stream(group, &size) else {
             return false;
         };
         let batch = self.next_batch(group);
@@ -165,8 +144,8 @@ impl CudaQueue {
     }
 
     /// Index of a stream without a launch in flight.
-    fn free_stream(&mut self, size_at: usize, size: &Size) -> Option<usize> {
-        let streams = &mut self.streams[size_at];
+    fn free_stream(&mut self, group: LaunchGroup, size: &Size) -> Option<usize> {
+        let streams = &mut self.streams[group.size];
         if let Some(free) = streams.iter().position(|stream| stream.running.is_none()) {
             return Some(free);
         }
@@ -188,7 +167,7 @@ impl CudaQueue {
     }
 
     /// Takes the tasks of this group out of the queue, the oldest first, up to a full launch.
-    fn next_batch(&mut self, group: (usize, u64)) -> Vec<QueuedJob> {
+    fn next_batch(&mut self, group: LaunchGroup) -> Vec<QueuedJob> {
         let mut batch = Vec::with_capacity(LAUNCH_TASKS);
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else {
@@ -206,7 +185,7 @@ impl CudaQueue {
     /// Launches a batch on a stream. Tasks that cannot be launched end at once.
     fn launch(
         &mut self,
-        group: (usize, u64),
+        group: LaunchGroup,
         stream: usize,
         batch: Vec<QueuedJob>,
         done: &mut Vec<Done>,
@@ -217,8 +196,8 @@ impl CudaQueue {
             match prepare(waiting) {
                 Ok(task) => ready.push(task),
                 Err((waiting, Preparation::NoPair)) => {
-                    let result = operations::run_alone(&waiting);
-                    self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+                    let result = operations::run_on_cpu(&waiting);
+                    self.shared.counters.on_cpu.fetch_add(1, Ordering::Relaxed);
                     finish(waiting, result, started, done);
                 }
                 Err((waiting, Preparation::Error(error))) => {
@@ -232,11 +211,11 @@ impl CudaQueue {
         let entries: Vec<_> = ready.iter().filter_map(|task| task.entry(&task.block)).collect();
         let make: Vec<_> =
             ready.iter().filter_map(|task| task.entry(task.random.as_ref()?)).collect();
-        let launch = Launch { exponent: group.1, make: &make, tasks: &entries };
-        let stream = &mut self.streams[group.0][stream];
-        let started_launch = stream.stream.launch(&launch);
+        let launch = Launch { exponent: group.exponent, make: &make, tasks: &entries };
+        let stream = &mut self.streams[group.size][stream];
+        let launched = stream.stream.launch(&launch);
         let running = Running { tasks: ready, started };
-        match started_launch {
+        match launched {
             Ok(()) => {
                 let counters = &self.shared.counters;
                 counters.launches.fetch_add(1, Ordering::Relaxed);
@@ -251,13 +230,13 @@ impl CudaQueue {
     }
 
     /// Runs the oldest task on AWS-LC.
-    fn alone(&mut self, done: &mut Vec<Done>) {
+    fn run_oldest_on_cpu(&mut self, done: &mut Vec<Done>) {
         let Some(waiting) = self.waiting.pop_front() else {
             return;
         };
         let started = Instant::now();
-        self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
-        let result = operations::run_alone(&waiting);
+        self.shared.counters.on_cpu.fetch_add(1, Ordering::Relaxed);
+        let result = operations::run_on_cpu(&waiting);
         finish(waiting, result, started, done);
     }
 }
@@ -328,7 +307,7 @@ fn prepare(waiting: QueuedJob) -> Result<Ready, (QueuedJob, Preparation)> {
         match key.draw() {
             Ok(random) => Some(random),
             Err(error) => {
-                give_back(&key, pair, false);
+                give_back(&key, pair, PairUse::Failed);
                 return Err((waiting, Preparation::Error(error)));
             }
         }
@@ -336,9 +315,9 @@ fn prepare(waiting: QueuedJob) -> Result<Ready, (QueuedJob, Preparation)> {
     Ok(Ready { waiting, key, block, pair, random })
 }
 
-fn give_back(key: &CudaKey, pair: Pair, right: bool) {
+fn give_back(key: &CudaKey, pair: Pair, pair_use: PairUse) {
     if let Some(resident) = &key.resident {
-        resident.return_pair(pair, right);
+        resident.return_pair(pair, pair_use);
     }
 }
 
@@ -357,10 +336,13 @@ fn settle(
         let outcome = outcomes.next().flatten().filter(|result| {
             !results.is_multiple_of(SAMPLE) || operations::is_root(&key, &block, result)
         });
-        give_back(&key, pair, outcome.is_some());
         let result = match outcome {
-            Some(result) => operations::finish(&key, &waiting, result),
+            Some(result) => {
+                give_back(&key, pair, PairUse::Verified);
+                operations::finish(&key, &waiting, result)
+            }
             None => {
+                give_back(&key, pair, PairUse::Failed);
                 shared.counters.faults.fetch_add(1, Ordering::Relaxed);
                 Err(BackendError::Fault)
             }
@@ -372,7 +354,7 @@ fn settle(
 /// Ends the tasks of a launch whose outcome is unknown; the dispatcher retries them on another backend.
 fn fail(running: Running, done: &mut Vec<Done>) {
     for task in running.tasks {
-        give_back(&task.key, task.pair, false);
+        give_back(&task.key, task.pair, PairUse::Failed);
         finish(task.waiting, Err(BackendError::Failed), running.started, done);
     }
 }
@@ -384,9 +366,4 @@ fn finish(
     done: &mut Vec<Done>,
 ) {
     done.push(Done { task: waiting.task, result, service_time: started.elapsed() });
-}
-
-/// Whether the device is unusable after this error.
-pub(super) fn is_fatal(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::Lost(_))
 }

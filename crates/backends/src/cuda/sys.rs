@@ -261,7 +261,7 @@ impl DriverState {
 
     /// Waits until writes and overwrites of device memory are complete. The calls that start them return
     /// early, and our streams do not wait for them.
-    fn settle(&self) -> Result<(), DeviceError> {
+    fn wait_for_writes(&self) -> Result<(), DeviceError> {
         self.enter()?;
         // SAFETY: the stream that every context has.
         unsafe { result::stream::synchronize(result::stream::null()) }.map_err(failed)
@@ -339,11 +339,12 @@ impl Area {
         let at = unsafe { result::malloc_sync(bytes) }.map_err(failed)?;
         let area = Self { at, bytes, inner: Arc::clone(inner) };
         area.clear(0, bytes)?;
-        inner.settle()?;
+        inner.wait_for_writes()?;
         Ok(area)
     }
 
-    /// Overwrites a part with zeros. The part must be inside the area; the caller waits with `settle`.
+    /// Overwrites a part with zeros. The part must be inside the area; the caller waits with
+    /// [`DriverState::wait_for_writes`].
     fn clear(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
         self.inner.enter()?;
         assert!(offset + bytes <= self.bytes, "a part of the area");
@@ -356,7 +357,7 @@ impl Area {
         assert!(offset + bytes.len() <= self.bytes, "a part of the area");
         // SAFETY: inside of the area, as was just checked.
         unsafe { result::memcpy_htod_sync(self.at + offset as u64, bytes) }.map_err(failed)?;
-        self.inner.settle()
+        self.inner.wait_for_writes()
     }
 }
 
@@ -404,7 +405,7 @@ impl CudaStore for DriverStore {
         for place in pairs {
             area.clear(*place as usize * pair, pair)?;
         }
-        self.memory.inner.settle()
+        self.memory.inner.wait_for_writes()
     }
 
     fn open_stream(&self, tasks: usize) -> Result<Box<dyn CudaStream>, DeviceError> {
@@ -566,6 +567,7 @@ struct DriverStream {
 unsafe impl Send for DriverStream {}
 
 impl DriverStream {
+    /// Starts a kernel on the entries of one part.
     fn start(
         &mut self,
         part: Part,

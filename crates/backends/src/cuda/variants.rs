@@ -56,27 +56,18 @@ pub struct Variant {
 /// Every kernel. Where speed is not measured, the first of a size is used.
 #[rustfmt::skip]
 pub static VARIANTS: [Variant; 8] = [
-    variant("rsa_2048_integer_4", Arithmetic::Integer, [8, 4, 1024, 128], true),
-    variant("rsa_2048_integer_1", Arithmetic::Integer, [32, 1, 1024, 64], false),
-    variant("rsa_2048_fp52_4", Arithmetic::Fp52, [5, 4, 1024, 128], true),
-    variant("rsa_2048_fp52_2", Arithmetic::Fp52, [10, 2, 1024, 64], false),
-    variant("rsa_3072_integer_4", Arithmetic::Integer, [12, 4, 1536, 64], true),
-    variant("rsa_3072_fp52_2", Arithmetic::Fp52, [15, 2, 1536, 64], false),
-    variant("rsa_4096_integer_4", Arithmetic::Integer, [16, 4, 2048, 64], true),
-    variant("rsa_4096_fp52_4", Arithmetic::Fp52, [10, 4, 2048, 64], false),
+    Variant { name: "rsa_2048_integer_4", arithmetic: Arithmetic::Integer, digits: 8, threads: 4, half_bits: 1024, block: 128, shared_table: true },
+    Variant { name: "rsa_2048_integer_1", arithmetic: Arithmetic::Integer, digits: 32, threads: 1, half_bits: 1024, block: 64, shared_table: false },
+    Variant { name: "rsa_2048_fp52_4", arithmetic: Arithmetic::Fp52, digits: 5, threads: 4, half_bits: 1024, block: 128, shared_table: true },
+    Variant { name: "rsa_2048_fp52_2", arithmetic: Arithmetic::Fp52, digits: 10, threads: 2, half_bits: 1024, block: 64, shared_table: false },
+    Variant { name: "rsa_3072_integer_4", arithmetic: Arithmetic::Integer, digits: 12, threads: 4, half_bits: 1536, block: 64, shared_table: true },
+    Variant { name: "rsa_3072_fp52_2", arithmetic: Arithmetic::Fp52, digits: 15, threads: 2, half_bits: 1536, block: 64, shared_table: false },
+    Variant { name: "rsa_4096_integer_4", arithmetic: Arithmetic::Integer, digits: 16, threads: 4, half_bits: 2048, block: 64, shared_table: true },
+    Variant { name: "rsa_4096_fp52_4", arithmetic: Arithmetic::Fp52, digits: 10, threads: 4, half_bits: 2048, block: 64, shared_table: false },
 ];
 
 /// The supported sizes of key, in bits of a prime.
 pub(super) const SIZES: [usize; 3] = [1024, 1536, 2048];
-
-const fn variant(
-    name: &'static str,
-    arithmetic: Arithmetic,
-    [digits, threads, half_bits, block]: [usize; 4],
-    shared_table: bool,
-) -> Variant {
-    Variant { name, arithmetic, digits, threads, half_bits, block, shared_table }
-}
 
 /// Offsets of the numbers of a key in its image, in digits. A number modulo a prime has [`Variant::half`]
 /// digits, a number modulo n twice as many.

@@ -14,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use millrace_engine::backend::Unusable;
 use millrace_operation::sync::lock;
 
-use super::errors::Errno;
 use super::sys::Calls;
 
 /// Stack of a caller, in bytes: it makes system calls with buffers on the heap.
@@ -56,27 +56,26 @@ impl Callers {
     ///
     /// # Errors
     /// The kernel makes no keyring, or no thread starts.
-    pub(super) fn start(calls: Arc<dyn Calls>, count: usize) -> Result<Self, String> {
+    pub(super) fn start(calls: Arc<dyn Calls>, count: usize) -> Result<Self, Unusable> {
         let shared = Arc::new(Line {
             state: Mutex::new(LineState { waiting: VecDeque::new(), free: count, closed: false }),
             work: Condvar::new(),
         });
         let line = Arc::clone(&shared);
-        let parent = move || -> Result<(), String> {
-            calls.join().map_err(|error: Errno| error.to_string())?;
+        let parent = move || -> Result<(), Unusable> {
+            calls.join().map_err(|error| Unusable(error.to_string()))?;
             for _ in 0..count {
                 let (line, calls) = (Arc::clone(&line), Arc::clone(&calls));
                 let caller = thread::Builder::new().name("kernel-call".to_owned());
                 let started = caller.stack_size(STACK).spawn(move || line.serve(&*calls));
-                started.map_err(|error| format!("starting a thread: {error}"))?;
+                started.map_err(no_thread)?;
             }
             Ok(())
         };
         let callers = Self { shared, count };
-        let started = thread::Builder::new().spawn(parent);
-        let started = started.map_err(|error| format!("starting a thread: {error}"))?;
+        let started = thread::Builder::new().spawn(parent).map_err(no_thread)?;
         let ended = started.join();
-        ended.unwrap_or_else(|_| Err("starting the threads failed".to_owned()))?;
+        ended.unwrap_or_else(|_| Err(Unusable("starting the threads failed".to_owned())))?;
         Ok(callers)
     }
 
@@ -108,7 +107,7 @@ impl Callers {
         self.push(Box::new(request), Permit::None);
     }
 
-    /// Has a request made and waits for its result; none if it takes longer than `limit`.
+    /// Has a request made and waits for its result; `None` if it takes longer than `limit`.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -126,6 +125,11 @@ impl Callers {
         lock(&self.shared.state).waiting.push_back((request, permit));
         self.shared.work.notify_one();
     }
+}
+
+/// The error of a thread that the operating system refuses.
+pub(super) fn no_thread(error: std::io::Error) -> Unusable {
+    Unusable(format!("starting a thread: {error}"))
 }
 
 impl Drop for Callers {

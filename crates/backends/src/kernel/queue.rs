@@ -20,7 +20,7 @@ use super::watch::Watch;
 use crate::blinding::Blinding;
 use crate::key_table::KeyTable;
 use crate::raw_rsa;
-use crate::software::operations::is_own_root;
+use crate::software::rsa::is_own_root;
 
 type CallResult = Result<Zeroizing<Vec<u8>>, CallError>;
 

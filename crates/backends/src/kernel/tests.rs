@@ -87,8 +87,12 @@ impl StandIn {
         lock(&self.errors).clear();
     }
 
-    fn set_silent(&self, silent: bool) {
-        *lock(&self.silent) = silent;
+    fn silence(&self) {
+        *lock(&self.silent) = true;
+    }
+
+    fn answer_again(&self) {
+        *lock(&self.silent) = false;
         self.heard.notify_all();
     }
 
@@ -200,14 +204,14 @@ fn calls_run_at_once_on_many_threads_and_queues_share_them() {
     let stand_in = StandIn::new();
     let (backend, key, mut first) = stand_in.serving(keys::rsa_2048());
     let mut second = backend.open_queue().expect("a queue");
-    stand_in.set_silent(true);
+    stand_in.silence();
     let count = u32::try_from(CALLERS).expect("a number");
     let (mut one, mut other) = (tasks(key, count), tasks(key, count));
     assert_eq!(first.submit(&mut one), CALLERS);
     until("every caller has a call", || stand_in.waiting.load(Ordering::Relaxed) == CALLERS);
     assert_eq!(second.submit(&mut other), CALLERS);
     assert_eq!(backend.devices()[0].in_flight, CALLERS);
-    stand_in.set_silent(false);
+    stand_in.answer_again();
     for queue in [&mut first, &mut second] {
         let mut done = Vec::new();
         until("all tasks have ended", || queue.poll(&mut done) == 0);
@@ -291,7 +295,7 @@ fn call_that_hangs_ends_as_failed_and_the_backend_is_away_until_an_answer_comes(
     let key = backend.open_key(&keys::rsa_2048().private_key());
     let key = key.expect("a key").key;
     let mut queue = backend.open_queue().expect("a queue");
-    stand_in.set_silent(true);
+    stand_in.silence();
     let done = drain(&mut *queue, tasks(key, 3));
     assert!(done.iter().all(|done| done.result.as_ref().err() == Some(&BackendError::Failed)));
     let first = reason(&backend);
@@ -304,17 +308,17 @@ fn call_that_hangs_ends_as_failed_and_the_backend_is_away_until_an_answer_comes(
     let before = looks();
     until("it has looked twice more", || looks() >= before + 2);
     assert_eq!(stand_in.waiting.load(Ordering::Relaxed), 4);
-    stand_in.set_silent(false);
+    stand_in.answer_again();
     until_up(&backend);
     until("no call hangs", || backend.devices()[0].slots_lost == 0);
     until("no permit is lost", || backend.devices()[0].in_flight == 0);
     assert!(sign(&mut *queue, key).is_ok());
     // Dropped while calls hang: their answers go nowhere.
-    stand_in.set_silent(true);
+    stand_in.silence();
     queue.submit(&mut tasks(key, 2));
     drop(queue);
     drop(backend);
-    stand_in.set_silent(false);
+    stand_in.answer_again();
     until("its keys are gone", || lock(&stand_in.keys).is_empty());
 }
 
@@ -417,7 +421,7 @@ fn worker_never_waits_for_a_driver_that_loads_a_key() {
     *lock(&stand_in.driver) = Some("slow");
     until_up(&backend);
     let mut queue = backend.open_queue().expect("a queue");
-    stand_in.set_silent(true);
+    stand_in.silence();
     queue.submit(&mut tasks(key, 1));
     until("the driver loads the key", || stand_in.waiting.load(Ordering::Relaxed) == 1);
     let worker = std::thread::spawn(move || {
@@ -426,7 +430,7 @@ fn worker_never_waits_for_a_driver_that_loads_a_key() {
     });
     until("the worker is back", || worker.is_finished());
     assert_eq!(worker.join().expect("a worker"), 5);
-    stand_in.set_silent(false);
+    stand_in.answer_again();
 }
 
 #[test]
@@ -436,10 +440,10 @@ fn closed_keys_leave_the_kernel() {
     let known_answer = 1;
     assert_eq!(lock(&stand_in.keys).len(), known_answer + 1);
     // In use: the key leaves once its task has ended.
-    stand_in.set_silent(true);
+    stand_in.silence();
     queue.submit(&mut tasks(key, 1));
     backend.close_key(key);
-    stand_in.set_silent(false);
+    stand_in.answer_again();
     let mut done = Vec::new();
     until("the task has ended", || queue.poll(&mut done) == 0);
     assert!(done[0].result.is_ok());

@@ -21,7 +21,7 @@ use std::time::Duration;
 use millrace_engine::backend::{BackendDeviceStatus, Health, Unusable};
 use millrace_operation::sync::lock;
 
-use super::callers::Callers;
+use super::callers::{Callers, no_thread};
 use super::errors::{Errno, Scope};
 use super::keys::{self, CallError, KernelKey};
 use super::sys::Calls;
@@ -68,7 +68,7 @@ impl Watch {
         callers: usize,
         answer_time: Duration,
     ) -> Result<Arc<Self>, Unusable> {
-        let callers = Arc::new(Callers::start(calls, callers).map_err(Unusable)?);
+        let callers = Arc::new(Callers::start(calls, callers)?);
         let known = known_answer();
         let key = keys::load(&known.pkcs8).map_err(|error| Unusable(error.to_string()))?;
         let key = KernelKey::new(key, &known.pkcs8, Arc::clone(&callers));
@@ -94,7 +94,7 @@ impl Watch {
         thread::Builder::new()
             .name("kernel-watch".to_owned())
             .spawn(move || keep_looking(&watched, &ended))
-            .map_err(|error| Unusable(format!("starting a thread: {error}")))?;
+            .map_err(no_thread)?;
         Ok(watch)
     }
 

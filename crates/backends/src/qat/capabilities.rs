@@ -61,8 +61,8 @@ const ALL: [Capability; 28] = {
     rows
 };
 
-/// The rows, with those of the class `Fast` or without them.
-pub(super) fn of(fast_curves: bool) -> &'static [Capability] {
+/// The rows, those of the class `Fast` only with `fast_curves`.
+pub(super) fn offered(fast_curves: bool) -> &'static [Capability] {
     static ROWS: [Capability; 28] = ALL;
     if fast_curves { &ROWS } else { &ROWS[..ROWS.len() - FAST.len()] }
 }

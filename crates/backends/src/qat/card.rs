@@ -15,7 +15,7 @@
 //!    └─────────────────────────┘
 //! ```
 //!
-//! A start is complete when the library has nothing left to say about an earlier session, and each instance has
+//! A start is complete when the library has reported what it kept from an earlier session, and each instance has
 //! computed a known answer.
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,13 +27,14 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
 use millrace_operation::sync::lock;
-use millrace_qat::{QatLibrary, RestartPauses, drain};
+use millrace_qat::{QatError, QatLibrary, RestartPauses, drain};
 
+use super::error::CardError;
 use super::known_answer::{self, OWNER};
 use super::sys::{self, Answer, Ring, Session};
 use crate::counters::BackendDeviceCounters;
 
-/// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
+/// Most queues of one instance: eight workers keep its 63 slots busy.
 pub(super) const SEATS: usize = 8;
 
 /// Interval at which the library reads the messages of the cards. Intel's programs do it once a second; requests in
@@ -73,7 +74,7 @@ pub(super) struct Settings {
     pub(super) functions: u16,
     /// Time for an answer to a request with a key of 2048 bits.
     pub(super) answer_time: Duration,
-    /// Bus addresses of the virtual functions to use, of those that the library takes; empty: all.
+    /// Bus addresses of the virtual functions to use, of those that the library takes. All if this is empty.
     pub(super) only: Vec<String>,
 }
 
@@ -102,7 +103,7 @@ enum State {
     /// The library has not been started yet.
     Starting,
     /// There is no instance, for this reason.
-    Away(String),
+    Away(CardError),
     Up(Arc<Running>),
 }
 
@@ -126,9 +127,9 @@ pub(super) struct Instance {
     inboxes: Mutex<HashMap<usize, Inbox>>,
     seats: AtomicUsize,
     next_seat: AtomicUsize,
-    /// Since when it owes answers without giving any, as milliseconds of `clock`; 0: it does not.
+    /// Time since which it owes answers without giving any, in milliseconds of `clock`; 0 if it owes none.
     silent_since_ms: AtomicU64,
-    /// Time at which it was last asked for the known answer, likewise.
+    /// Time at which it was last asked for the known answer, in milliseconds of `clock`.
     asked_ms: AtomicU64,
     clock: Instant,
 }
@@ -139,11 +140,11 @@ impl Cards {
     /// Opens the library, tries to start it, and keeps trying in its own thread.
     ///
     /// # Errors
-    /// An instruction what to install, if there is no library.
-    pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
+    /// The library cannot be used, or another backend of this process uses it.
+    pub(super) fn open(settings: Settings) -> Result<Arc<Self>, QatError> {
         let library = sys::open(&settings.library, &settings.memory, settings.functions)?;
         if IN_USE.swap(true, Ordering::AcqRel) {
-            return Err("another backend of this process uses the cards".to_owned());
+            return Err(QatError::InUse);
         }
         let card = Arc::new(Self {
             library,
@@ -156,9 +157,10 @@ impl Cards {
             control: Mutex::default(),
         });
         let controlled = Arc::clone(&card);
-        let thread =
-            thread::Builder::new().name("mr-qat".to_owned()).spawn(move || controlled.control());
-        let thread = thread.map_err(|error| format!("no thread to control the cards: {error}"))?;
+        let thread = thread::Builder::new()
+            .name("mr-qat".to_owned())
+            .spawn(move || controlled.control())
+            .map_err(|error| QatError::Thread(error.to_string()))?;
         *lock(&card.control) = Some(thread);
         card.wait_for_first_start();
         Ok(card)
@@ -175,10 +177,10 @@ impl Cards {
     }
 
     /// The instances, or why there are none at present.
-    pub(super) fn running(&self) -> Result<Arc<Running>, String> {
+    pub(super) fn running(&self) -> Result<Arc<Running>, CardError> {
         match &*lock(&self.state) {
             State::Up(running) => Ok(Arc::clone(running)),
-            State::Starting => Err("not started yet".to_owned()),
+            State::Starting => Err(CardError::NotStarted),
             State::Away(reason) => Err(reason.clone()),
         }
     }
@@ -191,16 +193,15 @@ impl Cards {
     /// All instances that the process has used, with their counters.
     pub(super) fn devices(&self) -> Vec<BackendDeviceStatus> {
         let running = self.running().ok().filter(|running| !running.is_over());
-        let serving = |name: &str| {
+        let mut devices = Vec::new();
+        for (name, counters) in &*lock(&self.counters) {
             let mut instances = running.iter().flat_map(|running| &running.instances);
-            instances.any(|instance| instance.name == name && !instance.is_silent())
-        };
-        // The library starts all instances at once.
-        let restarts = self.restarts();
-        let status = |(name, counters): (&String, &Arc<BackendDeviceCounters>)| {
-            BackendDeviceStatus { restarts, ..counters.status(name, serving(name), sys::SLOTS) }
-        };
-        lock(&self.counters).iter().map(status).collect()
+            let serving = instances.any(|instance| instance.name == *name && !instance.is_silent());
+            let status = counters.status(name, serving, sys::SLOTS);
+            // The library starts all instances at once.
+            devices.push(BackendDeviceStatus { restarts: self.restarts(), ..status });
+        }
+        devices
     }
 
     /// Time for an answer with a modulus of this length, in bytes: it grows with the cube.
@@ -251,22 +252,20 @@ impl Cards {
         IN_USE.store(false, Ordering::Release);
     }
 
-    fn start(&self, number: u64) -> Result<(Session, Arc<Running>), String> {
-        let groups = std::fs::read_dir("/dev/vfio").into_iter().flatten().flatten();
-        let is_group = |entry: std::fs::DirEntry| {
-            entry.file_name().to_string_lossy().starts_with(|first: char| first.is_ascii_digit())
-        };
-        if !groups.into_iter().any(is_group) {
-            return Err(
-                "no virtual function of a card is bound to vfio-pci: see `millrace inspect` and the page on the qat backend"
-                    .to_owned(),
-            );
+    /// Starts the library, until nothing of an earlier session is left in it.
+    fn start(&self, number: u64) -> Result<(Session, Arc<Running>), CardError> {
+        let mut files = std::fs::read_dir("/dev/vfio").into_iter().flatten().flatten();
+        // The groups of functions have numbers as names.
+        if !files
+            .any(|file| file.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit))
+        {
+            return Err(CardError::NoFunction);
         }
-        let mut reason = String::new();
+        let mut reason = CardError::NotStarted;
         for _ in 0..SETTLING_STARTS {
             let (session, mut rings) = Session::start(&self.library)?;
             rings.retain(|ring| self.settings.admits(&ring.function));
-            match self.settle(&session, &mut rings) {
+            match self.wait_until_started(&session, &mut rings) {
                 Ok(()) => return Ok((session, Arc::new(self.running_of(number, rings)))),
                 Err(why) => reason = why,
             }
@@ -285,36 +284,33 @@ impl Cards {
 
     fn running_of(&self, number: u64, rings: Vec<Ring>) -> Running {
         let mut all = lock(&self.counters);
-        let instance = |ring: Ring| {
+        let mut instances = Vec::new();
+        for ring in rings {
             let counters = all.entry(ring.name.clone()).or_default();
-            Instance::new(ring, Arc::clone(counters))
-        };
+            instances.push(Instance::new(ring, Arc::clone(counters)));
+        }
         Running {
             number,
-            instances: rings.into_iter().map(instance).collect(),
+            instances,
             over: AtomicBool::new(false),
             restart_wanted: AtomicBool::new(false),
         }
     }
 
-    /// Lets the library say and do what it kept from an earlier session, and each instance compute a known answer:
+    /// Lets the library report what it kept from an earlier session, and has each instance compute a known answer,
     /// before a job depends on it.
-    fn settle(&self, session: &Session, rings: &mut [Ring]) -> Result<(), String> {
+    fn wait_until_started(&self, session: &Session, rings: &mut [Ring]) -> Result<(), CardError> {
         if rings.is_empty() {
-            let only = self.settings.only.join(", ");
-            return Err(format!(
-                "none of the virtual functions that this process got is {only}: correct backend.qat.instances, or \
-                 take more with backend.qat.functions"
-            ));
+            return Err(CardError::NotAdmitted(self.settings.only.join(", ")));
         }
         session.poll_events();
         if sys::is_broken() {
-            return Err("a card reported a fatal error or a reset while it was started".to_owned());
+            return Err(CardError::EventAtStart);
         }
         let limit = self.settings.answer_time * KNOWN_ANSWER_TIMES;
         for ring in rings {
             if !ring.runs() {
-                return Err(format!("instance {} does not leave its error", ring.name));
+                return Err(CardError::InError(ring.name.clone()));
             }
             known_answer::check(&self.library, ring, limit)?;
         }
@@ -322,26 +318,22 @@ impl Cards {
     }
 
     /// Returns when the library must stop, with the reason.
-    fn watch(&self, session: &Session, running: &Running) -> String {
+    fn watch(&self, session: &Session, running: &Running) -> CardError {
         loop {
             self.sleep(EVENT_INTERVAL);
             if self.is_stopping() {
-                return "the program ends".to_owned();
+                return CardError::Closed;
             }
-            if !hear_events(session, running) {
-                return "a card reported a fatal error or a reset; it is being started again"
-                    .to_owned();
+            if !poll_events(session, running) {
+                return CardError::Event;
             }
             if running.restart_wanted.load(Ordering::Acquire) {
-                return "a card lost or refused requests; it is being started again".to_owned();
+                return CardError::Requests;
             }
             for instance in &running.instances {
                 instance.ask_if_silent(&self.library);
                 if instance.is_silent_for(SILENCE) {
-                    return format!(
-                        "instance {} gives no answers; it is being started again",
-                        instance.name
-                    );
+                    return CardError::Silent(instance.name.clone());
                 }
             }
         }
@@ -357,7 +349,7 @@ impl Cards {
 /// Lets the library read the messages of the cards, and returns whether all instances still run. Where one does not,
 /// all of them are stopped before a queue has its ring again: the library tells of no second failure, and polled in
 /// its state of error it crashes (24.02).
-fn hear_events(session: &Session, running: &Running) -> bool {
+fn poll_events(session: &Session, running: &Running) -> bool {
     let mut rings = running.lock_rings();
     session.poll_events();
     let run = rings.iter().all(|ring| ring.runs());
@@ -402,7 +394,7 @@ impl Running {
         self.restart_wanted.store(true, Ordering::Release);
     }
 
-    /// Takes a seat at the instance with the fewest queues; none if all are taken.
+    /// Takes a seat at the instance with the fewest queues; `None` if all are taken.
     pub(super) fn take_seat(&self) -> Option<(usize, usize)> {
         let instances = self.instances.iter().enumerate();
         let (index, instance) =
@@ -447,7 +439,8 @@ impl Instance {
         let Some(mut ring) = self.try_ring() else {
             return own;
         };
-        let (mut answers, before) = (Vec::new(), ring.in_flight());
+        let mut answers = Vec::new();
+        let before = ring.in_flight();
         ring.poll(&mut answers);
         // A late answer, which has no owner any more, counts as well.
         let answered = ring.in_flight() < before;
@@ -509,9 +502,10 @@ impl Instance {
         drop(self.collect(OWNER.0));
         let asked = Duration::from_millis(self.asked_ms.load(Ordering::Relaxed));
         let now = Duration::from_millis(self.now_ms());
-        let (true, Some(mut ring)) =
-            (self.is_silent() && now.saturating_sub(asked) >= ASK_INTERVAL, self.try_ring())
-        else {
+        if !self.is_silent() || now.saturating_sub(asked) < ASK_INTERVAL {
+            return;
+        }
+        let Some(mut ring) = self.try_ring() else {
             return;
         };
         self.asked_ms.store(self.now_ms(), Ordering::Relaxed);

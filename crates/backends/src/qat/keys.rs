@@ -29,10 +29,10 @@ pub(super) enum QatKey {
 
 pub(super) struct RsaKey {
     pub(super) blinded: BlindedRsa,
-    /// The public key, to verify several results at once; none if it does not fit the lanes.
+    /// The public key, to verify several results at once. `None` if it does not fit the lanes.
     pub(super) lanes: Option<RootKey>,
-    /// p, q, dp, dq and 1/q mod p, each half as long as the modulus; none if they are not, which is rare: the
-    /// card's function takes no other primes, and all operations of the key run on AWS-LC.
+    /// p, q, dp, dq and 1/q mod p, each half as long as the modulus. `None` for a key with a longer number, which is
+    /// rare: the card's function does not take it, and all operations of the key run on AWS-LC.
     parts: Option<Zeroizing<Vec<u8>>>,
     /// The copy in device memory, with the number of the start for which it was made.
     on_card: Mutex<Option<(u64, Arc<KeyParts>)>>,
@@ -96,7 +96,8 @@ impl RsaKey {
         {
             return Some(Arc::clone(parts));
         }
-        let (half, parts) = (self.blinded.len() / 2, self.parts.as_ref()?);
+        let half = self.blinded.len() / 2;
+        let parts = self.parts.as_ref()?;
         let part = |index: usize| &parts[index * half..(index + 1) * half];
         let parts = KeyParts::copy(library, [0, 1, 2, 3, 4].map(part))?;
         let parts = Arc::new(parts);

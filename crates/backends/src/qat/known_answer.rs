@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_qat::QatLibrary;
+use millrace_qat::{QatError, QatLibrary};
 
+use super::error::CardError;
 use super::sys::{Answer, KeyParts, Request, Ring, Submitted};
 use crate::known_answer::known_answer;
 use crate::software::keys::rsa_numbers;
@@ -21,19 +22,15 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Owner of the request: no queue has this seat.
 pub(super) const OWNER: (usize, u64) = (usize::MAX, 0);
 
-/// Hands the request for it to an instance.
-///
-/// # Errors
-/// The instance does not take it.
-pub(super) fn ask(library: &Arc<QatLibrary>, ring: &mut Ring) -> Result<(), String> {
+/// Hands the request for the known answer to an instance.
+pub(super) fn ask(library: &Arc<QatLibrary>, ring: &mut Ring) -> Result<(), CardError> {
     let known = known_answer();
-    let [_, _, _, parts @ ..] = rsa_numbers(&known.pkcs8).map_err(|error| error.to_string())?;
-    let key = KeyParts::copy(library, parts)
-        .ok_or("no memory for a key: raise the limit of locked memory (memlock)")?;
+    let [_, _, _, parts @ ..] = rsa_numbers(&known.pkcs8)?;
+    let key = KeyParts::copy(library, parts).ok_or(QatError::Memory("a key"))?;
     let request = Request::Root { key: Arc::new(key), input: known.input.into() };
     match ring.submit(&request, OWNER) {
         Submitted::Taken => Ok(()),
-        _ => Err(format!("instance {} refuses requests", ring.name)),
+        _ => Err(CardError::Refuses(ring.name.clone())),
     }
 }
 
@@ -42,20 +39,18 @@ fn is_right<O>(answer: &Answer<O>) -> bool {
     answer.output.as_ref().is_ok_and(|output| **output == known_answer().answer)
 }
 
-/// Lets an instance compute it, within `limit`. A request that stays unanswered ends with the session.
-///
-/// # Errors
-/// The fault of the instance.
+/// Has an instance compute the known answer within `limit`. A request that stays unanswered ends with the session.
 pub(super) fn check(
     library: &Arc<QatLibrary>,
     ring: &mut Ring,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), CardError> {
     ask(library, ring)?;
-    let (start, mut answers) = (Instant::now(), Vec::new());
+    let start = Instant::now();
+    let mut answers = Vec::new();
     while answers.is_empty() {
         if start.elapsed() > limit {
-            return Err(format!("instance {} gives no answers", ring.name));
+            return Err(CardError::NoAnswer(ring.name.clone()));
         }
         thread::sleep(PAUSE);
         ring.poll(&mut answers);
@@ -63,6 +58,6 @@ pub(super) fn check(
     if answers.iter().all(is_right) {
         Ok(())
     } else {
-        Err(format!("instance {} computes a wrong result", ring.name))
+        Err(CardError::WrongAnswer(ring.name.clone()))
     }
 }

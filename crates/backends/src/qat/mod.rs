@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `agreement.rs` | key agreements as requests that check each other |
 //! | `card.rs` | start, events, restart: the thread of control, and the instances that queues share |
+//! | `error.rs` | reasons for which the cards do not serve |
 //! | `known_answer.rs` | the check of each instance after a start |
 //! | `keys.rs` | keys on the host and in device memory |
 //! | `queue.rs` | the hot path |
@@ -42,6 +43,7 @@ use millrace_qat::DEFAULT_FILES;
 mod agreement;
 mod capabilities;
 mod card;
+mod error;
 mod keys;
 mod known_answer;
 mod queue;
@@ -49,7 +51,7 @@ mod queue;
 mod sys;
 
 use crate::key_table::{KeyTable, MAX_KEYS};
-use card::{Cards, SEATS, Settings};
+use card::{Cards, Running, SEATS, Settings};
 use keys::QatKey;
 use queue::QatQueue;
 
@@ -122,8 +124,8 @@ impl Qat {
         self
     }
 
-    /// Sets the virtual functions to use, by bus address, of those that the library takes; none: all. The others
-    /// stay taken and idle.
+    /// Sets the virtual functions to use, by bus address, of those that the library takes. The others stay taken and
+    /// idle. An empty list means all.
     #[must_use]
     pub fn only(mut self, functions: Vec<String>) -> Self {
         self.settings.only = functions;
@@ -155,8 +157,15 @@ impl Qat {
     }
 
     fn card(&self) -> Result<&Arc<Cards>, Unusable> {
-        let open = || Cards::open(self.settings.clone()).map_err(Unusable);
-        self.card.get_or_init(open).as_ref().map_err(Unusable::clone)
+        let card = self.card.get_or_init(|| {
+            Cards::open(self.settings.clone()).map_err(|error| Unusable(error.to_string()))
+        });
+        card.as_ref().map_err(Unusable::clone)
+    }
+
+    /// The instances that serve now.
+    fn running(&self) -> Result<Arc<Running>, Unusable> {
+        self.card()?.running().map_err(|error| Unusable(error.to_string()))
     }
 }
 
@@ -191,7 +200,7 @@ impl Backend for Qat {
     }
 
     fn capabilities(&self) -> &[Capability] {
-        capabilities::of(self.fast_curves)
+        capabilities::offered(self.fast_curves)
     }
 
     fn probe(&self) -> Result<(), Unusable> {
@@ -212,7 +221,7 @@ impl Backend for Qat {
     }
 
     fn health(&self) -> Health {
-        match self.card().and_then(|card| card.running().map_err(Unusable)) {
+        match self.running() {
             Ok(running) if !running.is_over() => Health::Up,
             Ok(_) => Health::Away(Unusable("a card reported a fatal error or a reset".to_owned())),
             Err(reason) => Health::Away(reason),
@@ -227,13 +236,13 @@ impl Backend for Qat {
     }
 
     fn max_queues(&self) -> Option<usize> {
-        let running = self.card().ok()?.running().ok()?;
+        let running = self.running().ok()?;
         Some(running.instances.len() * SEATS)
     }
 
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
         let card = self.card()?;
-        let running = card.running().map_err(Unusable)?;
+        let running = self.running()?;
         let seat = running.take_seat().ok_or_else(|| {
             Unusable(format!("all {} instances have {SEATS} queues", running.instances.len()))
         })?;

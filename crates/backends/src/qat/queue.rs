@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::BackendError;
 use millrace_engine::backend::{Done, Queue, Task};
-use millrace_operation::Output;
 use zeroize::Zeroizing;
 
 use super::agreement::requests_of;
@@ -76,9 +75,9 @@ enum Work {
 /// A job with all its answers, the blinding taken out of that of an RSA operation.
 struct Opened {
     job: Job,
-    /// The root, not verified; none for another operation, or without an answer.
+    /// The root, not verified. `None` for another operation, or without an answer.
     root: Option<Result<Zeroizing<Vec<u8>>, BackendError>>,
-    /// All answers; none if one is missing.
+    /// All answers. `None` if one is missing.
     answers: Option<Vec<Zeroizing<Vec<u8>>>>,
     /// Whether the root is right, if that is known.
     verified: Option<bool>,
@@ -217,7 +216,7 @@ impl QatQueue {
         Submitted::Taken
     }
 
-    /// Encodes and blinds the input; none for a key that the card does not take.
+    /// Encodes and blinds the input. `None` for a key that the card does not take.
     fn prepare(&self, task: &Task) -> Result<Option<Prepared>, BackendError> {
         if self.running.is_over() {
             return Err(BackendError::Failed);
@@ -304,15 +303,13 @@ impl QatQueue {
             Err(BackendError::Fault) => counters.faults.fetch_add(1, Ordering::Relaxed),
             Err(_) => 0,
         };
-        let finish = |root| -> Result<Output, BackendError> {
-            match &*key {
-                QatKey::Rsa(rsa) => {
-                    raw_rsa::finish(&rsa.blinded.software, &task.operation, &task.input, root)
-                }
-                QatKey::Agreement(_) => Ok(root),
+        let result = result.and_then(|output| match &*key {
+            QatKey::Rsa(rsa) => {
+                raw_rsa::finish(&rsa.blinded.software, &task.operation, &task.input, output)
             }
-        };
-        Done { result: result.and_then(finish), task, service_time: started.elapsed() }
+            QatKey::Agreement(_) => Ok(output),
+        });
+        Done { result, task, service_time: started.elapsed() }
     }
 
     /// Hands tasks to the card while it has room.
@@ -371,20 +368,17 @@ impl QatQueue {
             return;
         }
         let late = self.jobs.iter().filter(|(_, job)| job.until <= now);
-        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
-        let unanswered = |number: &u64| {
-            let answers = self.jobs.get(number).map(|job| job.answers.as_slice());
-            let parts = answers.unwrap_or_default().iter().zip(0..);
-            let parts = parts.filter(|(answer, _)| answer.is_none());
-            parts.map(|(_, part)| *number << PART_BITS | part).collect::<Vec<u64>>()
-        };
-        let requests: Vec<u64> = late.iter().flat_map(unanswered).collect();
-        self.instance().lose(&self.running, self.seat, &requests);
-        for number in late {
-            if let Some(job) = self.jobs.remove(&number) {
-                done.push(self.settle(Opened::new(job)));
-            }
+        let numbers: Vec<u64> = late.map(|(number, _)| *number).collect();
+        let mut requests = Vec::new();
+        let mut ended = Vec::new();
+        for number in numbers {
+            let Some(job) = self.jobs.remove(&number) else { continue };
+            let unanswered = job.answers.iter().zip(0..).filter(|(answer, _)| answer.is_none());
+            requests.extend(unanswered.map(|(_, part)| number << PART_BITS | part));
+            ended.push(job);
         }
+        self.instance().lose(&self.running, self.seat, &requests);
+        done.extend(ended.into_iter().map(|job| self.settle(Opened::new(job))));
     }
 }
 

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use millrace_qat::{
-    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle as Handle,
+    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatError, QatHandle as Handle,
     QatLibrary, QatRegion as Region, QatSession, QatStatus as Status, RETRY, SUCCESS, Translate,
     UNSUPPORTED, notified,
 };
@@ -204,8 +204,8 @@ extern "C" fn multiplied(
 /// Opens both libraries; see [`QatLibrary::open`].
 ///
 /// # Errors
-/// Why they cannot be used, from the dynamic linker: a function that is missing counts.
-pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<QatLibrary>, String> {
+/// As there, and for a function that the backend needs.
+pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<QatLibrary>, QatError> {
     let library = QatLibrary::open(qat, memory, policy)?;
     library.find(Functions::of)?;
     Ok(library)
@@ -259,22 +259,19 @@ impl Session {
     /// Starts the library, and returns its RSA instances.
     ///
     /// # Errors
-    /// The library does not start, or no virtual function offers public-key operations; the text names a remedy.
-    pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(Self, Vec<Ring>), String> {
+    /// [`QatError::NoService`] where no virtual function offers public-key operations, or why the library does not start.
+    pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(Self, Vec<Ring>), QatError> {
         let shared = QatSession::start(library)?;
         let functions = Arc::new(library.find(Functions::of)?);
         let session = Self { library: Arc::clone(library), functions, shared };
         let rings = session.rings()?;
         if rings.is_empty() {
-            return Err(
-                "no virtual function offers public-key operations: set cfg_services of the card to asym"
-                    .to_owned(),
-            );
+            return Err(QatError::NoService { what: "public-key operations", services: "asym" });
         }
         Ok((session, rings))
     }
 
-    fn rings(&self) -> Result<Vec<Ring>, String> {
+    fn rings(&self) -> Result<Vec<Ring>, QatError> {
         let call = &self.functions;
         let mut count = 0_u16;
         // SAFETY: writes a number.
@@ -285,7 +282,7 @@ impl Session {
         {
             return Ok(Vec::new());
         }
-        let mut rings = Vec::new();
+        let mut rings: Vec<Ring> = Vec::new();
         for handle in handles {
             // SAFETY: all zeros is a value of the structure, and the handle is from the library.
             let mut capabilities: Capabilities = unsafe { std::mem::zeroed() };
@@ -307,13 +304,10 @@ impl Session {
                     && (call.notify)(handle, notified, ptr::null_mut()) == SUCCESS
             };
             if !started {
-                return Err(
-                    "an instance of the card does not start: see the kernel's log".to_owned()
-                );
+                return Err(QatError::Instance);
             }
             let function = info.address();
-            let of_function = |ring: &&Ring| ring.function == function;
-            let number = rings.iter().filter(of_function).count();
+            let number = rings.iter().filter(|ring| ring.function == function).count();
             let name = format!("{function}/{number}");
             let offers = Offers {
                 curves: capabilities.curves != 0,
@@ -331,10 +325,9 @@ impl Session {
         function: String,
         name: String,
         offers: Offers,
-    ) -> Result<Ring, String> {
-        let memory = self.library.region(SLOTS * SLOT_LEN).ok_or(
-            "no memory for the requests of a card: raise the limit of locked memory (memlock)",
-        )?;
+    ) -> Result<Ring, QatError> {
+        let memory = self.library.region(SLOTS * SLOT_LEN);
+        let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
         let slot = |_| Slot {
             status: AtomicI32::new(PENDING),
             operation: SlotOperation::None,

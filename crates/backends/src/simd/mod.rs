@@ -21,8 +21,8 @@
 //! and RSA above 4096 bits does not fit the caches. Parsing: the software backend has parsed and checked each
 //! key.
 //!
-//! **Single tasks.** A batch of one takes as long as a batch of four, and longer than the library. So a task
-//! that is alone when its turn comes runs on AWS-LC in this backend. Refusing it as "not offered" would cost
+//! **Single tasks.** A batch of one takes as long as a batch of four, and longer than the library. So a task runs on
+//! AWS-LC in this backend if no other of its size waits when its turn comes. Refusing it as "not offered" would cost
 //! it a second queue and would count an ordinary case as a failure. Its `served_by` is `simd`: the field
 //! names the backend that answered, not the instructions. [`Simd::tally`] counts the tasks that ran in lanes.
 //!
@@ -107,8 +107,8 @@ impl Implementation {
 /// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimdTally {
-    /// Tasks that ran alone on AWS-LC.
-    pub alone: u64,
+    /// Tasks that ran on AWS-LC, one at a time.
+    pub single: u64,
     /// Batches that ran in lanes, by number of tasks: index 0 counts batches of one.
     pub batches: [u64; REQUESTS],
 }
@@ -152,9 +152,9 @@ impl Simd {
     /// Returns the counters over all queues.
     #[must_use]
     pub fn tally(&self) -> SimdTally {
-        let Counters { alone, batches } = &*self.counters;
+        let Counters { single, batches } = &*self.counters;
         SimdTally {
-            alone: alone.load(Ordering::Relaxed),
+            single: single.load(Ordering::Relaxed),
             batches: [0, 1, 2, 3].map(|at: usize| batches[at].load(Ordering::Relaxed)),
         }
     }

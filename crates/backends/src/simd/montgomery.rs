@@ -215,7 +215,7 @@ impl<L: Lanes> Columns<L> {
 
     /// Turns the biased sum of the next column into its true sum, including the carry.
     #[inline(always)]
-    fn settle(&mut self, l: L, sum: L::Word) -> L::Word {
+    fn propagate_carry(&mut self, l: L, sum: L::Word) -> L::Word {
         let mut sum = l.add(sum, self.carry);
         if L::LOW_BIAS != 0 {
             sum = l.add(sum, l.splat(without_bias::<L>(self.next, self.digits)));
@@ -245,7 +245,7 @@ impl<L: Lanes> Columns<L> {
             let sum = l.add(sums.total(l, I), self.carry);
             let q = l.to_digit(l.multiply_low(sum, negative_inverse));
             l.store(&mut quotients[I], q);
-            self.settle(l, l.add(sums.total(l, I), missing));
+            self.propagate_carry(l, l.add(sums.total(l, I), missing));
             sums.accumulate_high(l, I, n[0], q);
             sums.accumulate(l, I + 1, n[1], q);
             sums.accumulate(l, I + 2, n[2], q);
@@ -258,7 +258,7 @@ impl<L: Lanes> Columns<L> {
     #[inline(always)]
     fn emit(&mut self, l: L, sums: &Sums<L::Word>, out: &mut Block) {
         each_digit!(I => {
-            let sum = self.settle(l, sums.total(l, I));
+            let sum = self.propagate_carry(l, sums.total(l, I));
             l.store(&mut out[I], l.to_digit(l.low_digit(sum)));
         });
     }

@@ -3,11 +3,11 @@
 
 //! Public values of X25519 for eight scalars at once (RFC 7748, section 5, with the base point).
 //!
-//! The base point has fixed multiples, so this does not climb Montgomery's ladder: it adds 64 points of a table on
-//! the birationally equivalent Edwards curve (edwards25519, RFC 8032), one for each signed digit of the scalar in
-//! radix 16, and takes u = (1 + y)/(1 − y) of the sum. The table holds (j + 1)·256^i·B for i < 32 and j < 8. Digits at
-//! odd places are added first, then four doublings, then those at even places (Bernstein et al., *High-speed
-//! high-security signatures*, 2012, section 4).
+//! The base point has fixed multiples, so no Montgomery ladder is needed. The algorithm adds 64 points of a table, one
+//! for each signed digit of the scalar in radix 16, and takes u = (1 + y)/(1 − y) of the sum. The points are on the
+//! birationally equivalent Edwards curve (edwards25519, RFC 8032). The table holds (j + 1)·256^i·B for i < 32 and
+//! j < 8. The points of digits at odd places come first, then four doublings, then the points of digits at even places
+//! (Bernstein et al., *High-speed high-security signatures*, 2012, section 4).
 //!
 //! A number modulo p = 2^255 − 19 has five digits of 51 bits, so that the products of 52-bit multiply-add have room.
 //! Between operations each digit is below 2^51 + 2^14.
@@ -32,8 +32,8 @@ pub const X25519_BYTES: usize = 32;
 /// Pairs that one call computes.
 pub const X25519_PAIRS: usize = LANES;
 
-/// The public values of these scalars; none if this processor does not have the implementation, or that has no
-/// lanes of 52-bit integers.
+/// The public values of these scalars. `None` if this processor lacks the implementation, and for one without lanes of
+/// 52-bit integers.
 #[must_use]
 pub fn x25519_public_values(
     implementation: Implementation,

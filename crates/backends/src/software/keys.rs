@@ -25,8 +25,8 @@ use millrace_operation::{
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use super::operations::rsa_private;
 use super::padding;
+use super::rsa::{RsaSecret, rsa_private};
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number, Rsa, RsaParts};
 
 /// A key that is ready for use.
@@ -44,15 +44,6 @@ pub(crate) enum Secret {
     Dh(Dh),
     Dsa(Dsa),
     MlDsa(MlDsa),
-}
-
-/// An RSA key with values that are computed once per key.
-pub(crate) struct RsaSecret {
-    pub(crate) key: Rsa,
-    /// The modulus, big-endian.
-    pub(crate) modulus: Vec<u8>,
-    /// SHA-256 of the private exponent, the key for implicit rejection.
-    pub(crate) rejection_key: Zeroizing<[u8; 32]>,
 }
 
 /// Object identifiers, as the content of their DER.
@@ -107,8 +98,8 @@ pub(crate) fn load(pkcs8: &[u8]) -> Result<LoadedKey, KeyError> {
         oid::EC => load_ec(info),
         oid::X25519 => load_x25519(&info),
         oid::ED25519 => load_ed25519(&info),
-        oid::DH => load_dh(info, false),
-        oid::DHX => load_dh(info, true),
+        oid::DH => load_dh(info, DhForm::Pkcs3),
+        oid::DHX => load_dh(info, DhForm::X942),
         oid::DSA => load_dsa(info),
         oid::ML_DSA_44 => load_ml_dsa(&info, MlDsaSet::MlDsa44),
         oid::ML_DSA_65 => load_ml_dsa(&info, MlDsaSet::MlDsa65),
@@ -374,15 +365,22 @@ struct Group<'a> {
     g: &'a [u8],
 }
 
-/// The parameters of a PKCS#3 key (prime, generator, length) or an X9.42 one (prime, generator,
-/// order, cofactor, seed).
-fn parse_dh_group<'a>(parameters: &mut DerReader<'a>, with_order: bool) -> Option<Group<'a>> {
+/// The form of the parameters of a Diffie-Hellman key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DhForm {
+    /// Prime, generator, length.
+    Pkcs3,
+    /// Prime, generator, order, cofactor, seed.
+    X942,
+}
+
+fn parse_dh_group<'a>(parameters: &mut DerReader<'a>, form: DhForm) -> Option<Group<'a>> {
     let mut fields = DerReader::new(parameters.take(tag::SEQUENCE)?);
     let p = fields.take_unsigned()?;
     let g = fields.take_unsigned()?;
-    let q = if with_order { Some(fields.take_unsigned()?) } else { None };
+    let q = if form == DhForm::X942 { Some(fields.take_unsigned()?) } else { None };
     fields.take_optional(tag::INTEGER)?;
-    if with_order {
+    if form == DhForm::X942 {
         fields.take_optional(tag::SEQUENCE)?;
     }
     (fields.is_empty() && parameters.is_empty()).then_some(Group { p, q, g })
@@ -395,9 +393,9 @@ fn parse_private_value(bytes: &[u8]) -> Result<&[u8], KeyError> {
     if inner.is_empty() { Ok(value) } else { Err(KeyError::Malformed) }
 }
 
-fn load_dh(mut info: PrivateKeyInfo<'_>, with_order: bool) -> Result<LoadedKey, KeyError> {
+fn load_dh(mut info: PrivateKeyInfo<'_>, form: DhForm) -> Result<LoadedKey, KeyError> {
     refuse_public_key(&info)?;
-    let group = parse_dh_group(&mut info.parameters, with_order).ok_or(KeyError::Malformed)?;
+    let group = parse_dh_group(&mut info.parameters, form).ok_or(KeyError::Malformed)?;
     let x = parse_private_value(info.private_key)?;
     let (prime, generator, private) = (number(group.p)?, number(group.g)?, number(x)?);
     let bits = in_range(prime.bits(), MIN_MODULUS_BITS, MAX_MODULUS_BITS)?;

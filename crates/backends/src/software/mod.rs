@@ -32,6 +32,7 @@ pub(crate) mod keys;
 pub(crate) mod operations;
 pub(crate) mod padding;
 mod queue;
+pub(crate) mod rsa;
 #[expect(unsafe_code, reason = "calls AWS-LC's functions")]
 pub(crate) mod sys;
 

@@ -51,7 +51,7 @@ fn driver_calls_run_the_kernels_and_return_right_results() {
             check(&drive(&mut *queue, tasks), &opened, variant.name);
         }
         let tally = cuda.tally();
-        assert_eq!((tally.alone, tally.launches, tally.launched), (0, 2, 6));
+        assert_eq!((tally.on_cpu, tally.launches, tally.launched), (0, 2, 6));
         assert!(cuda.describe().version.starts_with("no GPU at all (9.0), driver for CUDA 13.0"));
         cuda.close_key(opened[0].key);
     }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_backends::Software;
 use millrace_backends::cuda::VARIANTS;
+use millrace_backends::software::Software;
 use millrace_engine::{CompletionSink, Engine, EngineConfig, Job, Owner};
 use millrace_operation::{BackendKind, Operation};
 use millrace_testkit::collector::Collector;

@@ -132,7 +132,7 @@ fn tasks_run_on_aws_lc_when_the_device_has_no_memory() {
         let done = drive(&mut *queue, tasks);
         if no_memory {
             check(&done, &[opened], "no memory");
-            assert_eq!(cuda.tally().alone, 6);
+            assert_eq!(cuda.tally().on_cpu, 6);
             assert_eq!(cuda.probe(), Ok(()));
         } else {
             // The first launch detects it, and the other tasks go to another backend.

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::sync::Arc;
 
+use millrace_backends::cuda::device::CudaDevice;
 use millrace_backends::cuda::{Arithmetic, Cuda, VARIANTS, Variant};
-use millrace_backends::{Software, cuda};
+use millrace_backends::software::Software;
 use millrace_engine::BackendError;
 use millrace_engine::backend::{Backend, Done, OpenedKey, Queue, Task};
 use millrace_operation::{BackendKind, Hash, KeyError, Operation};
@@ -161,7 +162,7 @@ fn kernels_agree_with_openssl_on_random_keys_and_messages() {
                 check(&drive(&mut *queue, tasks), &opened, variant.name);
             }
             let tally = cuda.tally();
-            assert_eq!((tally.alone, tally.faults), (0, 0), "{}", variant.name);
+            assert_eq!((tally.on_cpu, tally.faults), (0, 0), "{}", variant.name);
             assert_eq!(tally.launched, (key_count * rounds) as u64);
         }
     }
@@ -229,7 +230,7 @@ fn kernels_are_right_at_edges_of_numbers_and_moduli() {
                 check(&drive(&mut *queue, tasks), &opened, variant.name);
             }
         }
-        assert_eq!(cuda.tally().alone, 0);
+        assert_eq!(cuda.tally().on_cpu, 0);
     }
 }
 
@@ -296,7 +297,7 @@ fn closed_key_is_erased_from_the_device() {
 #[test]
 fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let device = Simulated::new();
-    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::CudaDevice>).device_from(4);
+    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn CudaDevice>).device_from(4);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = SeededRandom::new(8);
@@ -310,7 +311,7 @@ fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let done = drive(&mut *queue, tasks);
     check(&done, &[small, large], "mixed sizes");
     let tally = cuda.tally();
-    assert_eq!((tally.launches, tally.launched, tally.alone), (1, 5, 3), "{tally:?}");
+    assert_eq!((tally.launches, tally.launched, tally.on_cpu), (1, 5, 3), "{tally:?}");
 }
 
 #[test]
@@ -443,7 +444,7 @@ fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
                 cuda.close_key(key.key);
             }
         }
-        assert_eq!((cuda.tally().alone, cuda.tally().faults), (0, 0), "{}", variant.name);
+        assert_eq!((cuda.tally().on_cpu, cuda.tally().faults), (0, 0), "{}", variant.name);
     }
 }
 

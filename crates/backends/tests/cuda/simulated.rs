@@ -8,13 +8,14 @@ use std::fs;
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use millrace_backends::cuda::device::{
     CudaDevice, CudaStore, CudaStream, DeviceError, DeviceFacts, Launch, LaunchEntry, LaunchOutcome,
 };
 use millrace_backends::cuda::{VARIANTS, Variant};
+use millrace_operation::sync::lock;
 use zeroize::Zeroizing;
 
 /// Status that a kernel writes for a verified result; `RIGHT` in `kernels/rsa.h`.
@@ -76,7 +77,7 @@ pub(crate) fn driver() -> PathBuf {
 fn compiled(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
     // One thread at a time: the name of the unfinished file differs between processes, not between threads.
     static COMPILING: Mutex<()> = Mutex::new(());
-    let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&COMPILING);
     let mut sources: Vec<_> = fs::read_dir(kernels())
         .expect("the kernels")
         .map(|entry| entry.expect("a file").path())
@@ -190,10 +191,6 @@ impl std::fmt::Debug for Simulated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Simulated").field(&self.facts).finish()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Memory {

@@ -8,15 +8,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_backends::{Qat, Software};
+use millrace_backends::qat::Qat;
+use millrace_backends::software::Software;
 use millrace_engine::backend::{
     Backend, BackendDeviceStatus, BackendKey, Done, Health, Queue, Task,
 };
 use millrace_engine::{BackendError, Engine, EngineConfig, Job, Owner};
+use millrace_operation::sync::lock;
 use millrace_operation::{Hash, Operation, PrivateKey};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::conformance::{self, Options};
@@ -37,11 +39,11 @@ fn on_machines(test: &str, functions: u32) -> Option<QatControls> {
     }
     // One at a time: a stand-in that gets no core answers too late.
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&TURN);
     for version in VERSIONS {
         match QatMachine::new(version, 1, functions) {
             Ok(machine) => machine.run_test(test),
-            Err(reason) => millrace_testkit::skip::record(test, &reason),
+            Err(reason) => millrace_testkit::skip::record(test, &reason.to_string()),
         }
     }
     None

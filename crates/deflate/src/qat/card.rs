@@ -20,7 +20,7 @@ use std::time::{Duration, Instant as Time};
 
 use millrace_edge::compression::{Counter, Counters};
 use millrace_qat::{
-    DEFAULT_FILES, QatLibrary, QatSession, RestartPauses, drain, has_event, prefer_policy,
+    DEFAULT_FILES, QatError, QatLibrary, QatSession, RestartPauses, drain, has_event, prefer_policy,
 };
 
 use super::sys::{self, Answer, Instance, Submitted};
@@ -124,13 +124,13 @@ impl Card {
     /// `report` gets each reason why there is no card, once.
     ///
     /// # Errors
-    /// An instruction what to install, or that this process has opened the libraries already.
+    /// [`QatError::InUse`] if this process has opened the libraries already; otherwise why they cannot be used.
     pub fn open(
         files: &CardFiles,
         counters: Counters,
         answer_time: Duration,
         report: fn(&str),
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, QatError> {
         let library = sys::open(&files.library, &files.memory, FUNCTIONS)?;
         let card = Arc::new(Self {
             library,
@@ -143,7 +143,7 @@ impl Card {
             stopping: AtomicBool::new(false),
         });
         let kept = CARD.set(Arc::clone(&card));
-        kept.map_err(|_| "this process uses the cards already".to_owned())?;
+        kept.map_err(|_| QatError::InUse)?;
         Ok(card)
     }
 
@@ -232,7 +232,7 @@ impl Card {
         let card = Arc::clone(self);
         match sys::spawn("millrace-qat", move || card.control()) {
             Ok(_) => sys::at_exit(stop_at_exit),
-            Err(error) => (self.report)(&format!("no thread to control the cards: {error}")),
+            Err(error) => (self.report)(&QatError::Thread(error.to_string()).to_string()),
         }
     }
 
@@ -258,7 +258,7 @@ impl Card {
                     stop(session, &running);
                     (Some(started.elapsed()), reason)
                 }
-                Err(reason) => (None, reason),
+                Err(error) => (None, error.to_string()),
             };
             if reason != said && !self.is_stopping() {
                 (self.report)(&format!("QAT: {reason}; the processor compresses in its place"));

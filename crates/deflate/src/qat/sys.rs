@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use millrace_qat::{
-    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle as Handle,
+    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatError, QatHandle as Handle,
     QatLibrary, QatRegion as Region, QatSession, QatStatus as Status, RETRY, SUCCESS, Translate,
     UNSUPPORTED, notified,
 };
@@ -130,21 +130,19 @@ extern "C" fn answered(tag: *mut c_void, status: Status) {
 }
 
 /// Opens both libraries; see [`QatLibrary::open`].
-pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<QatLibrary>, String> {
+pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<QatLibrary>, QatError> {
     let library = QatLibrary::open(qat, memory, policy)?;
     library.find(Functions::of)?;
     Ok(library)
 }
 
 /// Starts the library, and returns its instances for compression. They are dropped after the session.
-pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(QatSession, Vec<Instance>), String> {
+pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(QatSession, Vec<Instance>), QatError> {
     let session = QatSession::start(library)?;
     let functions = Arc::new(library.find(Functions::of)?);
     let instances = Service { library, functions: &functions }.instances()?;
     if instances.is_empty() {
-        return Err(
-            "no virtual function offers compression: set cfg_services of the card to dc".to_owned()
-        );
+        return Err(QatError::NoService { what: "compression", services: "dc" });
     }
     Ok((session, instances))
 }
@@ -156,7 +154,7 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
-    fn instances(&self) -> Result<Vec<Instance>, String> {
+    fn instances(&self) -> Result<Vec<Instance>, QatError> {
         let call = self.functions;
         let mut count = 0_u16;
         // SAFETY: writes a number.
@@ -186,9 +184,7 @@ impl Service<'_> {
                     && (call.notify)(handle, notified, ptr::null_mut()) == SUCCESS
             };
             if !started {
-                return Err(
-                    "an instance of the card does not start: see the kernel's log".to_owned()
-                );
+                return Err(QatError::Instance);
             }
             found.push(Instance::new(self, handle)?);
         }
@@ -245,18 +241,17 @@ struct Request {
 unsafe impl Send for Instance {}
 
 impl Instance {
-    fn new(service: &Service<'_>, handle: Handle) -> Result<Self, String> {
+    fn new(service: &Service<'_>, handle: Handle) -> Result<Self, QatError> {
         let mut meta = 0_u32;
         // SAFETY: writes a number.
         let status = unsafe { (service.functions.meta_size)(handle, 1, &raw mut meta) };
         let meta = usize::try_from(meta).unwrap_or(0).next_multiple_of(ALIGNMENT);
         if status != SUCCESS {
-            return Err(format!("libqat does not describe its lists (status {status})"));
+            return Err(QatError::Lists(status));
         }
         let size = LONGEST_INPUT + LONGEST_OUTPUT + 2 * meta;
-        let memory = service.library.region(size).ok_or(
-            "no memory for the requests of a card: raise the limit of locked memory (memlock)",
-        )?;
+        let memory = service.library.region(size);
+        let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
         let list = || BufferList {
             count: 1,
             buffers: ptr::null_mut(),

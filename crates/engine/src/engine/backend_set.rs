@@ -1,11 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Sets of backends, as bits.
+//! Backends of an engine by their index, and sets of them as bits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A set of backends, each by its index in the order of preference.
+/// Index of a backend in the order of preference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BackendIndex(pub(crate) usize);
+
+/// A set of backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BackendSet(u32);
 
@@ -16,13 +20,13 @@ impl BackendSet {
     pub(crate) const CAPACITY: usize = u32::BITS as usize;
 
     #[must_use]
-    pub(crate) const fn with(self, index: usize) -> Self {
-        Self(self.0 | 1 << index)
+    pub(crate) const fn with(self, backend: BackendIndex) -> Self {
+        Self(self.0 | 1 << backend.0)
     }
 
     #[must_use]
-    pub(crate) const fn without(self, index: usize) -> Self {
-        Self(self.0 & !(1 << index))
+    pub(crate) const fn without(self, backend: BackendIndex) -> Self {
+        Self(self.0 & !(1 << backend.0))
     }
 
     /// The backends of this set that are not in the other one.
@@ -37,8 +41,8 @@ impl BackendSet {
         if self.is_empty() { other } else { self }
     }
 
-    pub(crate) const fn contains(self, index: usize) -> bool {
-        self.0 & 1 << index != 0
+    pub(crate) const fn contains(self, backend: BackendIndex) -> bool {
+        self.0 & 1 << backend.0 != 0
     }
 
     pub(crate) const fn is_empty(self) -> bool {
@@ -50,19 +54,19 @@ impl BackendSet {
     }
 
     /// The one that the operator named first.
-    pub(crate) fn first(self) -> Option<usize> {
-        (!self.is_empty()).then(|| self.0.trailing_zeros() as usize)
+    pub(crate) fn first(self) -> Option<BackendIndex> {
+        (!self.is_empty()).then(|| BackendIndex(self.0.trailing_zeros() as usize))
     }
 
-    /// Indexes of the backends, in order of preference.
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::CAPACITY).filter(move |index| self.contains(*index))
+    /// The backends, in order of preference.
+    pub(crate) fn iter(self) -> impl Iterator<Item = BackendIndex> {
+        (0..Self::CAPACITY).map(BackendIndex).filter(move |backend| self.contains(*backend))
     }
 }
 
-impl FromIterator<usize> for BackendSet {
-    fn from_iter<I: IntoIterator<Item = usize>>(indices: I) -> Self {
-        indices.into_iter().fold(Self::EMPTY, Self::with)
+impl FromIterator<BackendIndex> for BackendSet {
+    fn from_iter<I: IntoIterator<Item = BackendIndex>>(backends: I) -> Self {
+        backends.into_iter().fold(Self::EMPTY, Self::with)
     }
 }
 
@@ -86,12 +90,13 @@ mod tests {
 
     #[test]
     fn sets_hold_every_index_up_to_their_capacity() {
-        let ends: BackendSet = [0, BackendSet::CAPACITY - 1].into_iter().collect();
-        assert_eq!(ends.iter().collect::<Vec<_>>(), [0, 31]);
-        assert_eq!((ends.len(), ends.first()), (2, Some(0)));
-        let last = ends.without(0);
-        assert_eq!((last.first(), last.contains(0)), (Some(31), false));
-        assert_eq!(ends.minus(last), BackendSet::EMPTY.with(0));
+        let [lowest, highest] = [0, BackendSet::CAPACITY - 1].map(BackendIndex);
+        let ends: BackendSet = [lowest, highest].into_iter().collect();
+        assert_eq!(ends.iter().collect::<Vec<_>>(), [lowest, highest]);
+        assert_eq!((ends.len(), ends.first()), (2, Some(lowest)));
+        let last = ends.without(lowest);
+        assert_eq!((last.first(), last.contains(lowest)), (Some(highest), false));
+        assert_eq!(ends.minus(last), BackendSet::EMPTY.with(lowest));
         assert_eq!(last.minus(ends).or(last), last);
         assert_eq!(BackendSet::EMPTY.first(), None);
     }

@@ -20,10 +20,10 @@
 
 use std::sync::Mutex;
 
+use millrace_operation::sync::lock;
 use millrace_operation::{KeyKind, KeyType, MIN_MODULUS_BITS, OperationKind};
 
-use super::backend_set::BackendSet;
-use super::lock;
+use super::backend_set::{BackendIndex, BackendSet};
 
 /// One job in this many, at most, goes to a backend other than the serving one.
 const EXPLORE_ONE_IN: u64 = 100;
@@ -126,7 +126,7 @@ fn batch_size_of(jobs: usize) -> usize {
     }
 }
 
-/// The largest number of jobs of a row; none for the last.
+/// The largest number of jobs of a row; `None` for the last.
 fn max_jobs_of(size: usize) -> Option<usize> {
     match size {
         0..4 => Some(size + 1),
@@ -155,7 +155,7 @@ struct GroupStats {
 struct BatchSizeStats {
     /// Statistics of each backend, by its index.
     arms: Vec<Arm>,
-    serving: Option<usize>,
+    serving: Option<BackendIndex>,
     /// Number of times that the serving backend changed.
     switches: u64,
 }
@@ -176,19 +176,26 @@ struct Arm {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KnownCosts {
     pub(crate) group: String,
-    /// The upper end of the range; none: open.
-    pub(crate) most: Option<usize>,
-    pub(crate) serving: usize,
+    /// The largest batch of the range; `None` for the last range, which is open.
+    pub(crate) max_batch: Option<usize>,
+    pub(crate) serving: BackendIndex,
     pub(crate) switches: u64,
-    /// Backend and its cost per job, ns; only backends that were measured.
-    pub(crate) costs: Vec<(usize, f64)>,
+    /// Only backends that were measured.
+    pub(crate) costs: Vec<MeasuredCost>,
+}
+
+/// Running median of the time that a backend needs for one job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MeasuredCost {
+    pub(crate) backend: BackendIndex,
+    pub(crate) cost_ns: f64,
 }
 
 /// Choice of the backends for the jobs of one group in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// The backend that serves all of them except those of the trial.
-    pub(crate) serving: usize,
+    pub(crate) serving: BackendIndex,
     pub(crate) trial: Option<Trial>,
 }
 
@@ -204,7 +211,7 @@ pub(crate) struct BatchLoad {
 /// A backend that is measured although it does not serve, and the number of jobs that it gets for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trial {
-    pub(crate) backend: usize,
+    pub(crate) backend: BackendIndex,
     pub(crate) jobs: usize,
 }
 
@@ -220,7 +227,7 @@ impl Choices {
         group: Group,
         load: BatchLoad,
         candidates: BackendSet,
-        together: impl Fn(usize) -> usize,
+        together: impl Fn(BackendIndex) -> usize,
     ) -> Decision {
         if candidates.len() <= 1 {
             return Decision { serving: candidates.first().unwrap_or_default(), trial: None };
@@ -231,7 +238,7 @@ impl Choices {
     }
 
     /// Records one measurement: `backend` needed `cost_ns` for each job it got of `jobs` run together.
-    pub(crate) fn record(&self, group: Group, jobs: usize, backend: usize, cost_ns: f64) {
+    pub(crate) fn record(&self, group: Group, jobs: usize, backend: BackendIndex, cost_ns: f64) {
         let mut row = lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
         let now = row.jobs;
@@ -247,7 +254,7 @@ impl Choices {
                 if let Some(serving) = stats.serving {
                     known.push(KnownCosts {
                         group: Group(group).name(),
-                        most: max_jobs_of(size),
+                        max_batch: max_jobs_of(size),
                         serving,
                         switches: stats.switches,
                         costs: stats.costs().collect(),
@@ -264,7 +271,7 @@ impl GroupStats {
         &mut self,
         BatchLoad { jobs, on_devices }: BatchLoad,
         candidates: BackendSet,
-        together: impl Fn(usize) -> usize,
+        together: impl Fn(BackendIndex) -> usize,
     ) -> Decision {
         self.jobs += jobs as u64;
         let now = self.jobs;
@@ -287,43 +294,43 @@ impl GroupStats {
 }
 
 impl BatchSizeStats {
-    fn arm(&mut self, backend: usize) -> &mut Arm {
-        if self.arms.len() <= backend {
-            self.arms.resize(backend + 1, Arm::default());
+    fn arm(&mut self, backend: BackendIndex) -> &mut Arm {
+        if self.arms.len() <= backend.0 {
+            self.arms.resize(backend.0 + 1, Arm::default());
         }
-        &mut self.arms[backend]
+        &mut self.arms[backend.0]
     }
 
     /// The incumbent if it is a candidate, else the cheapest candidate. A quarantined incumbent is not replaced.
-    fn serving(&mut self, candidates: BackendSet) -> usize {
+    fn serving(&mut self, candidates: BackendSet) -> BackendIndex {
         let preferred = candidates.first().unwrap_or_default();
         let serving = *self.serving.get_or_insert(preferred);
         if candidates.contains(serving) {
             return serving;
         }
-        let able = |(backend, _): &(usize, f64)| candidates.contains(*backend);
-        let best = self.costs().filter(able).min_by(|a, b| a.1.total_cmp(&b.1));
-        best.map_or(preferred, |(backend, _)| backend)
+        let able = self.costs().filter(|measured| candidates.contains(measured.backend));
+        let best = able.min_by(|a, b| a.cost_ns.total_cmp(&b.cost_ns));
+        best.map_or(preferred, |measured| measured.backend)
     }
 
     /// The backend of `others` to try next: one that is winning, else the one tried longest ago.
-    fn next_trial(&self, others: BackendSet) -> Option<usize> {
+    fn next_trial(&self, others: BackendSet) -> Option<BackendIndex> {
         others.iter().min_by_key(|backend| {
-            let arm = self.arms.get(*backend).copied().unwrap_or_default();
+            let arm = self.arms.get(backend.0).copied().unwrap_or_default();
             (u32::MAX - arm.wins, arm.last)
         })
     }
 
     /// Whether to measure a backend now: it has few samples, is winning, or was last tried `interval` jobs ago.
-    fn is_due(&mut self, backend: usize, now: u64, interval: u64) -> bool {
+    fn is_due(&mut self, backend: BackendIndex, now: u64, interval: u64) -> bool {
         let arm = *self.arm(backend);
         let old = now.saturating_sub(arm.last) >= interval;
         arm.measured < MIN_SAMPLES || arm.wins > 0 || old
     }
 
-    fn record(&mut self, backend: usize, cost_ns: f64, now: u64) {
-        let peer = self.serving.filter(|serving| *serving != backend);
-        let peer = peer.and_then(|serving| self.arms.get(serving).copied());
+    fn record(&mut self, backend: BackendIndex, cost_ns: f64, now: u64) {
+        let rival = self.serving.filter(|serving| *serving != backend);
+        let peer = rival.and_then(|serving| self.arms.get(serving.0).copied());
         let arm = self.arm(backend);
         arm.last = now;
         arm.measured = arm.measured.saturating_add(1);
@@ -349,9 +356,10 @@ impl BatchSizeStats {
         }
     }
 
-    fn costs(&self) -> impl Iterator<Item = (usize, f64)> {
-        let measured = self.arms.iter().enumerate().filter(|(_, arm)| arm.measured > 0);
-        measured.map(|(backend, arm)| (backend, arm.cost_ns))
+    fn costs(&self) -> impl Iterator<Item = MeasuredCost> {
+        let arms = (0..).map(BackendIndex).zip(&self.arms);
+        arms.filter(|(_, arm)| arm.measured > 0)
+            .map(|(backend, arm)| MeasuredCost { backend, cost_ns: arm.cost_ns })
     }
 }
 
@@ -364,9 +372,9 @@ mod tests {
     use millrace_operation::Curve;
 
     const RSA: Group = Group(0);
-    const BOTH: BackendSet = BackendSet::EMPTY.with(0).with(1);
-    const ALL: BackendSet = BOTH.with(2);
-    const LAST_TWO: BackendSet = ALL.without(0);
+    const BOTH: BackendSet = BackendSet::EMPTY.with(BackendIndex(0)).with(BackendIndex(1));
+    const ALL: BackendSet = BOTH.with(BackendIndex(2));
+    const LAST_TWO: BackendSet = ALL.without(BackendIndex(0));
 
     fn alone(jobs: usize) -> BatchLoad {
         BatchLoad { jobs, on_devices: 0 }
@@ -389,18 +397,18 @@ mod tests {
             for (backend, jobs) in trial.into_iter().chain([(serving, size - tried)]) {
                 assert!(candidates.contains(backend));
                 if jobs > 0 {
-                    served[backend] += jobs;
-                    choices.record(RSA, size, backend, cost(backend, batch));
+                    served[backend.0] += jobs;
+                    choices.record(RSA, size, backend, cost(backend.0, batch));
                 }
             }
         }
         served
     }
 
-    fn serving(choices: &Choices, most: usize) -> (usize, u64) {
+    fn serving(choices: &Choices, max_batch: usize) -> (usize, u64) {
         let known = choices.known();
-        let found = known.iter().find(|known| known.most == Some(most));
-        found.map(|found| (found.serving, found.switches)).expect("something was served")
+        let found = known.iter().find(|known| known.max_batch == Some(max_batch));
+        found.map(|found| (found.serving.0, found.switches)).expect("something was served")
     }
 
     #[test]
@@ -481,9 +489,9 @@ mod tests {
         let mut tried = 0;
         for _ in 0..10_000 {
             match choices.decide(RSA, alone(1), BOTH, |_| 1).trial {
-                None => choices.record(RSA, 1, 0, 100.0),
+                None => choices.record(RSA, 1, BackendIndex(0), 100.0),
                 Some(trial) => {
-                    assert_eq!(trial, Trial { backend: 1, jobs: 1 });
+                    assert_eq!(trial, Trial { backend: BackendIndex(1), jobs: 1 });
                     tried += 1;
                 }
             }
@@ -525,17 +533,17 @@ mod tests {
             sizes in prop::collection::vec(1_usize..300, 1..2_000),
             candidates in prop::collection::btree_set(0_usize..4, 1..=4),
         ) {
-            let candidates: BackendSet = candidates.into_iter().collect();
+            let candidates: BackendSet = candidates.into_iter().map(BackendIndex).collect();
             let choices = Choices::new();
             let (mut jobs, mut explored) = (0_u64, 0_u64);
             for size in sizes {
                 // No backend is ever measured, so the preferred one serves.
-                let decision = choices.decide(RSA, alone(size), candidates, |backend| 1 << (3 * backend));
+                let decision = choices.decide(RSA, alone(size), candidates, |backend| 1 << (3 * backend.0));
                 prop_assert_eq!(Some(decision.serving), candidates.first());
                 jobs += size as u64;
                 if let Some(Trial { backend, jobs: tried }) = decision.trial {
                     prop_assert!(candidates.contains(backend) && backend != decision.serving);
-                    prop_assert!((1..=size.min(1 << (3 * backend))).contains(&tried));
+                    prop_assert!((1..=size.min(1 << (3 * backend.0))).contains(&tried));
                     explored += tried as u64;
                 }
                 prop_assert!(explored * EXPLORE_ONE_IN <= jobs);
@@ -549,7 +557,7 @@ mod tests {
             size in 1_usize..=4,
         ) {
             let choices = Choices::new();
-            let candidates: BackendSet = (0..costs.len()).collect();
+            let candidates: BackendSet = (0..costs.len()).map(BackendIndex).collect();
             let cost = |backend: usize, batch: usize| {
                 costs[backend] * noise[(batch * 7 + backend * 13) % noise.len()]
             };

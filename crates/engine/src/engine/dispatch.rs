@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_operation::{BackendKind, Class, KeyInfo, KeyType, OperationKind, PrivateKey};
+use millrace_operation::sync::lock;
+use millrace_operation::{
+    BackendKind, Class, KeyError, KeyInfo, KeyType, OperationKind, PrivateKey,
+};
 
-use super::backend_set::{AtomicBackendSet, BackendSet};
+use super::backend_set::{AtomicBackendSet, BackendIndex, BackendSet};
 use super::choice::{BatchLoad, Choices, Decision, Group, KnownCosts};
-use super::lock;
 use super::measure::Measurement;
 use super::{BackendEvent, BackendStatus, Observer, StartError};
 use crate::backend::{Backend, BackendKey, Capability, Description, Health, Queue, Unusable};
-use millrace_operation::KeyError;
 
 /// Time for which a backend is passed over after its first fault; doubled by each further one.
 const FIRST_QUARANTINE: Duration = Duration::from_secs(30);
@@ -51,12 +52,12 @@ struct Entry {
     description: Description,
     capabilities: Vec<Capability>,
     queues: Arc<AtomicUsize>,
-    /// Why the last queue that a worker asked for was refused; none if it was opened.
+    /// Why the last queue that a worker asked for was refused; `None` if it was opened.
     queue_refused: Mutex<Option<String>>,
     queues_refused: AtomicU64,
-    /// Reason for which the backend is away, if it is.
+    /// Why the backend is away; `None` if it is not.
     away: Mutex<Option<String>>,
-    /// Number of times that the backend went away. A queue of an earlier time is dropped as soon as it is empty.
+    /// Number of times that the backend went away. A queue that was opened before the last is dropped once it is empty.
     generation: AtomicU32,
     /// Tasks that the backend held beyond the deadline of their jobs.
     lost: AtomicU64,
@@ -80,6 +81,7 @@ impl Drop for OpenQueue {
 }
 
 impl Backends {
+    /// Probes each backend, in the order of preference. Fails if none of them serves now.
     pub(crate) fn probe(
         backends: Vec<Arc<dyn Backend>>,
         observer: Option<Arc<dyn Observer>>,
@@ -121,14 +123,11 @@ impl Backends {
         };
         backends.check_health();
         if backends.away.load().len() == backends.usable.len() {
-            let reasons: Vec<String> = backends
-                .status()
-                .into_iter()
-                .map(|status| {
-                    let reason = status.unusable.or(status.away).unwrap_or_default();
-                    format!("{}: {reason}", status.description.kind)
-                })
-                .collect();
+            let mut reasons = Vec::new();
+            for BackendStatus { description, unusable, away, .. } in backends.status() {
+                let reason = unusable.or(away).unwrap_or_default();
+                reasons.push(format!("{}: {reason}", description.kind));
+            }
             return Err(StartError::NoBackend(reasons.join("; ")));
         }
         Ok(backends)
@@ -136,40 +135,44 @@ impl Backends {
 
     /// Asks every backend whether it serves. Called by one thread at a time.
     pub(crate) fn check_health(&self) {
-        for (index, entry) in self.usable.iter().enumerate() {
+        for (backend, entry) in self.entries() {
             let reason = match entry.backend.health() {
                 Health::Up => None,
                 Health::Away(reason) => Some(reason.to_string()),
             };
             let away = self.away.load();
             (*lock(&entry.away)).clone_from(&reason);
-            match (away.contains(index), reason) {
+            match (away.contains(backend), reason) {
                 (false, Some(reason)) => {
                     entry.generation.fetch_add(1, Ordering::Relaxed);
-                    self.away.store(away.with(index));
-                    self.note(index, &BackendEvent::Away(reason));
+                    self.away.store(away.with(backend));
+                    self.note(backend, &BackendEvent::Away(reason));
                 }
                 (true, None) => {
-                    self.away.store(away.without(index));
-                    self.note(index, &BackendEvent::Back);
+                    self.away.store(away.without(backend));
+                    self.note(backend, &BackendEvent::Back);
                 }
                 (false, None) | (true, Some(_)) => {}
             }
         }
     }
 
-    fn note(&self, index: usize, event: &BackendEvent) {
+    fn entries(&self) -> impl Iterator<Item = (BackendIndex, &Entry)> {
+        (0..).map(BackendIndex).zip(&self.usable)
+    }
+
+    fn note(&self, backend: BackendIndex, event: &BackendEvent) {
         if let Some(observer) = &self.observer {
-            observer.note(self.kind(index), event);
+            observer.note(self.kind(backend), event);
         }
     }
 
     /// Counts tasks that a backend held beyond the deadline of their jobs, and passes over it for a while.
-    pub(crate) fn note_lost(&self, index: usize, tasks: usize) {
-        let entry = &self.usable[index];
+    pub(crate) fn note_lost(&self, backend: BackendIndex, tasks: usize) {
+        let entry = &self.usable[backend.0];
         entry.lost.fetch_add(tasks as u64, Ordering::Relaxed);
-        self.note(index, &BackendEvent::Lost(tasks));
-        self.quarantine(index);
+        self.note(backend, &BackendEvent::Lost(tasks));
+        self.quarantine(backend);
     }
 
     /// Opens a key in every backend that takes it. Type and public half are those that the first one reads.
@@ -207,10 +210,10 @@ impl Backends {
         key_type: KeyType,
     ) -> [BackendSet; OperationKind::ALL.len()] {
         let mut able = [BackendSet::EMPTY; OperationKind::ALL.len()];
-        for (index, (backend_key, entry)) in backend_keys.iter().zip(&self.usable).enumerate() {
+        for (backend_key, (backend, entry)) in backend_keys.iter().zip(self.entries()) {
             for (able, operation) in able.iter_mut().zip(OperationKind::ALL) {
                 if backend_key.is_some() && entry.covers(*operation, key_type) {
-                    *able = able.with(index);
+                    *able = able.with(backend);
                 }
             }
         }
@@ -227,7 +230,7 @@ impl Backends {
 
     /// The first backend of `able`, in order of preference. One that is away or in quarantine comes last: what
     /// it computes is verified, so it is better than none.
-    pub(crate) fn first(&self, able: BackendSet) -> Option<usize> {
+    pub(crate) fn first(&self, able: BackendSet) -> Option<BackendIndex> {
         self.preferred(able).first()
     }
 
@@ -240,15 +243,17 @@ impl Backends {
         on_devices: usize,
         able: BackendSet,
     ) -> Decision {
-        let together = |index: usize| self.usable[index].description.batch;
-        self.choices.decide(group, BatchLoad { jobs, on_devices }, self.preferred(able), together)
+        let load = BatchLoad { jobs, on_devices };
+        self.choices.decide(group, load, self.preferred(able), |backend| {
+            self.usable[backend.0].description.batch
+        })
     }
 
     /// The backends of `able` that are there and not in quarantine; else those that are there; else all.
     fn preferred(&self, able: BackendSet) -> BackendSet {
         let present = able.minus(self.away.load()).or(able);
         let free: BackendSet =
-            present.iter().filter(|index| !self.is_quarantined(*index)).collect();
+            present.iter().filter(|backend| !self.is_quarantined(*backend)).collect();
         free.or(present)
     }
 
@@ -264,15 +269,15 @@ impl Backends {
 
     /// Opens a queue for one worker, unless as many are open as the backend allows. A refusal by the backend is
     /// counted, kept for [`Self::status`], and reported if it is a new one.
-    pub(super) fn open_queue(&self, index: usize) -> Option<OpenQueue> {
-        let entry = &self.usable[index];
+    pub(super) fn open_queue(&self, backend: BackendIndex) -> Option<OpenQueue> {
+        let entry = &self.usable[backend.0];
         let bound = entry.backend.max_queues().unwrap_or(usize::MAX);
         let taken = entry.queues.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
             (open < bound).then_some(open + 1)
         });
         taken.ok()?;
         // Read before: a queue that is opened while the device goes away counts as an old one.
-        let generation = self.generation(index);
+        let generation = self.generation(backend);
         match entry.backend.open_queue() {
             Ok(queue) => {
                 *lock(&entry.queue_refused) = None;
@@ -283,7 +288,7 @@ impl Backends {
                 entry.queues_refused.fetch_add(1, Ordering::Relaxed);
                 let before = lock(&entry.queue_refused).replace(reason.clone());
                 if before.as_ref() != Some(&reason) {
-                    self.note(index, &BackendEvent::QueueRefused(reason));
+                    self.note(backend, &BackendEvent::QueueRefused(reason));
                 }
                 None
             }
@@ -291,45 +296,46 @@ impl Backends {
     }
 
     /// Number of times that a backend went away.
-    pub(crate) fn generation(&self, index: usize) -> u32 {
-        self.usable[index].generation.load(Ordering::Relaxed)
+    pub(crate) fn generation(&self, backend: BackendIndex) -> u32 {
+        self.usable[backend.0].generation.load(Ordering::Relaxed)
     }
 
     /// Passes over a backend for a while.
-    pub(crate) fn quarantine(&self, index: usize) {
-        let entry = &self.usable[index];
+    pub(crate) fn quarantine(&self, backend: BackendIndex) {
+        let entry = &self.usable[backend.0];
         let faults = entry.faults.fetch_add(1, Ordering::Relaxed).min(MAX_DOUBLINGS);
         let duration = FIRST_QUARANTINE * (1 << faults);
         let until = self.started.elapsed() + duration;
         entry.quarantined_until_ms.store(millis(until), Ordering::Relaxed);
-        self.note(index, &BackendEvent::Quarantined(duration));
+        self.note(backend, &BackendEvent::Quarantined(duration));
     }
 
-    fn is_quarantined(&self, index: usize) -> bool {
-        let until = self.usable[index].quarantined_until_ms.load(Ordering::Relaxed);
+    fn is_quarantined(&self, backend: BackendIndex) -> bool {
+        let until = self.usable[backend.0].quarantined_until_ms.load(Ordering::Relaxed);
         // The clock is read only for a backend that ever failed.
         until != 0 && millis(self.started.elapsed()) < until
     }
 
     /// The backends that compute on the calling thread.
     pub(crate) fn on_cpu(&self) -> BackendSet {
-        (0..self.usable.len()).filter(|index| self.is_on_cpu(*index)).collect()
+        let on_cpu = self.entries().filter(|(_, entry)| entry.description.on_cpu);
+        on_cpu.map(|(backend, _)| backend).collect()
     }
 
     /// Whether every backend that serves a class computes on the core of its worker, by class.
-    pub(crate) fn on_cpu_alone(&self) -> [bool; Class::ALL.len()] {
-        let mut alone = [true; Class::ALL.len()];
+    pub(crate) fn only_on_cpu(&self) -> [bool; Class::ALL.len()] {
+        let mut only_on_cpu = [true; Class::ALL.len()];
         let devices = self.usable.iter().filter(|entry| !entry.description.on_cpu);
         for row in devices.flat_map(|device| &device.capabilities) {
             let (first, last) = (Class::of(row.smallest), Class::of(row.largest));
-            alone[first.index()..=last.index()].fill(false);
+            only_on_cpu[first.index()..=last.index()].fill(false);
         }
-        alone
+        only_on_cpu
     }
 
     /// Whether a backend computes on the calling thread.
-    pub(crate) fn is_on_cpu(&self, index: usize) -> bool {
-        self.usable[index].description.on_cpu
+    pub(crate) fn is_on_cpu(&self, backend: BackendIndex) -> bool {
+        self.usable[backend.0].description.on_cpu
     }
 
     /// The largest batch that a backend computes together on a worker's core. Devices do not count: all
@@ -337,20 +343,19 @@ impl Backends {
     /// wherever another backend serves.
     pub(crate) fn batch(&self) -> usize {
         let on_cpu = self.usable.iter().filter(|entry| entry.description.on_cpu);
-        let batch = on_cpu.map(|entry| entry.description.batch).max();
-        batch.unwrap_or(1).max(1)
+        on_cpu.map(|entry| entry.description.batch).fold(1, usize::max)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.usable.len()
     }
 
-    pub(crate) fn kind(&self, index: usize) -> BackendKind {
-        self.usable[index].description.kind
+    pub(crate) fn kind(&self, backend: BackendIndex) -> BackendKind {
+        self.usable[backend.0].description.kind
     }
 
     pub(crate) fn status(&self) -> Vec<BackendStatus> {
-        let usable = self.usable.iter().enumerate().map(|(index, entry)| BackendStatus {
+        let usable = self.entries().map(|(backend, entry)| BackendStatus {
             description: entry.description.clone(),
             unusable: None,
             away: lock(&entry.away).clone(),
@@ -359,7 +364,7 @@ impl Backends {
             queues_refused: entry.queues_refused.load(Ordering::Relaxed),
             lost: entry.lost.load(Ordering::Relaxed),
             devices: entry.backend.devices(),
-            quarantined: self.is_quarantined(index),
+            quarantined: self.is_quarantined(backend),
         });
         let unusable = self.unusable.iter().map(|(description, reason)| BackendStatus {
             description: description.clone(),

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::{JobError, JobId};
 
-use super::backend_set::BackendSet;
-use super::job::{Completion, EngineSession, Key};
+use super::backend_set::{BackendIndex, BackendSet};
+use super::job::{Completion, CompletionBatch, EngineSession, Key};
 use super::measure::PartId;
-use super::shared::CompletionBatch;
 
 /// State of a job while a backend holds its task.
 pub(super) struct InFlight {
@@ -20,10 +19,10 @@ pub(super) struct InFlight {
     pub(super) key: Arc<Key>,
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
-    pub(super) backend: usize,
+    pub(super) backend: BackendIndex,
     /// Backends that had this job.
     pub(super) tried: BackendSet,
-    /// The part of the batch that it is measured with, on its first try and if there was a choice.
+    /// The part of the batch that it is measured with; `None` after its first try, and if there was no choice.
     pub(super) part: Option<PartId>,
 }
 
@@ -55,7 +54,7 @@ enum Entry {
     Free,
     Held(InFlight),
     /// The job has ended, but this backend has the task still and may answer: the token is not used again.
-    Lost(usize),
+    Lost(BackendIndex),
 }
 
 impl InFlightTable {
@@ -77,7 +76,7 @@ impl InFlightTable {
         }
     }
 
-    /// Takes a job out whose task came back; none if the job has ended.
+    /// Takes a job out whose task came back; `None` if the job has ended.
     pub(super) fn remove(&mut self, token: u32) -> Option<InFlight> {
         let entry = self.entries.get_mut(token as usize)?;
         let removed = match std::mem::replace(entry, Entry::Free) {
@@ -98,20 +97,21 @@ impl InFlightTable {
     }
 
     /// Tokens of the jobs that a backend holds.
-    pub(super) fn held_by(&self, backend: usize) -> Vec<u32> {
+    pub(super) fn held_by(&self, backend: BackendIndex) -> Vec<u32> {
         self.tokens(|entry| matches!(entry, Entry::Held(job) if job.backend == backend))
     }
 
     /// Takes the jobs out that a backend holds and that are `late`, and keeps their tokens from further use.
     pub(super) fn lose(
         &mut self,
-        backend: usize,
+        backend: BackendIndex,
         late: impl Fn(&InFlight) -> bool,
     ) -> Vec<InFlight> {
-        let is_late = |entry: &Entry| matches!(entry, Entry::Held(job) if job.backend == backend && late(job));
         let mut lost = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| is_late(entry)) {
-            if let Entry::Held(job) = std::mem::replace(entry, Entry::Lost(backend)) {
+        for entry in &mut self.entries {
+            if matches!(entry, Entry::Held(job) if job.backend == backend && late(job))
+                && let Entry::Held(job) = std::mem::replace(entry, Entry::Lost(backend))
+            {
                 lost.push(job);
             }
         }
@@ -120,7 +120,7 @@ impl InFlightTable {
     }
 
     /// The queue of a backend was dropped, so what it lost never comes back.
-    pub(super) fn forget_lost(&mut self, backend: usize) {
+    pub(super) fn forget_lost(&mut self, backend: BackendIndex) {
         for token in self.tokens(|entry| matches!(entry, Entry::Lost(by) if *by == backend)) {
             self.entries[token as usize] = Entry::Free;
             self.free.push(token);
@@ -129,7 +129,6 @@ impl InFlightTable {
 
     fn tokens(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<u32> {
         let tokens = (0_u32..).zip(&self.entries);
-        let found = tokens.filter(|(_, entry)| wanted(entry));
-        found.map(|(token, _)| token).collect()
+        tokens.filter(|(_, entry)| wanted(entry)).map(|(token, _)| token).collect()
     }
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Values that callers pass in and get back: sessions, keys, jobs, completions.
+//! Values that callers pass in and get back: sessions, keys, jobs, completions, and batches of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_operation::{
-    BackendKind, Class, JobId, KeyInfo, KeyType, Operation, OperationKind, Output,
+    BackendKind, Class, JobError, JobId, KeyInfo, KeyType, Operation, OperationKind, Output,
 };
 
-use super::backend_set::BackendSet;
+use super::backend_set::{BackendIndex, BackendSet};
+use super::choice::Group;
 use super::dispatch::Backends;
 use crate::backend::BackendKey;
 use crate::queue::{Owner, PriorityLevel, Waiting};
-use millrace_operation::JobError;
 
 /// Receives the completions of one session.
 pub trait CompletionSink: Send + Sync {
@@ -92,6 +92,11 @@ impl Key {
     pub(super) fn able(&self, operation: OperationKind) -> BackendSet {
         self.able[operation.index()]
     }
+
+    /// The key as a backend names it; `None` if the backend has not taken it.
+    pub(super) fn in_backend(&self, backend: BackendIndex) -> Option<BackendKey> {
+        self.backend_keys.get(backend.0).copied().flatten()
+    }
 }
 
 impl fmt::Debug for Key {
@@ -122,6 +127,18 @@ pub struct Job {
     pub deadline: Instant,
 }
 
+impl Job {
+    /// The jobs that are expected to cost the same.
+    pub(super) fn group(&self) -> Group {
+        Group::of(self.operation.kind(), self.key.info.key_type)
+    }
+
+    /// The backends that can serve the job.
+    pub(super) fn able(&self) -> BackendSet {
+        self.key.able(self.operation.kind())
+    }
+}
+
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, session, key, operation, input, deadline: _ } = self;
@@ -137,13 +154,13 @@ pub struct Completion {
     pub id: JobId,
     /// The verified result, or why there is none.
     pub result: Result<Output, JobError>,
-    /// The backend that answered the job; none if none did.
+    /// The backend that answered the job; `None` if none did.
     pub served_by: Option<BackendKind>,
     /// Time between submission and the start of service.
     pub queue_time: Duration,
     /// Time that the backend worked on the job.
     pub service_time: Duration,
-    /// Time after which such a job is expected to be taken, with [`JobError::Busy`]. `None` if it is not known.
+    /// With [`JobError::Busy`], the time after which such a job is expected to be taken. `None` if it is not known.
     pub retry_after: Option<Duration>,
 }
 
@@ -158,6 +175,30 @@ impl fmt::Debug for Completion {
             .field("service_time", service_time)
             .field("retry_after", retry_after)
             .finish()
+    }
+}
+
+/// Completions on their way to their sinks, grouped so that a sink is called once per batch.
+#[derive(Default)]
+pub(super) struct CompletionBatch {
+    /// The class in which these jobs are in service; `None` for jobs that no worker took.
+    pub(super) class: Option<Class>,
+    pub(super) by_session: Vec<(EngineSession, Vec<Completion>)>,
+}
+
+impl CompletionBatch {
+    /// An empty batch for jobs that are in service.
+    pub(super) fn of(class: Class) -> Self {
+        Self { class: Some(class), ..Self::default() }
+    }
+
+    pub(super) fn push(&mut self, session: EngineSession, completion: Completion) {
+        // Few sessions share a batch, and neighbours tend to be of the same one.
+        let mut known = self.by_session.iter_mut().rev();
+        match known.find(|(known, _)| known.inner.id == session.inner.id) {
+            Some((_, completions)) => completions.push(completion),
+            None => self.by_session.push((session, vec![completion])),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```text
 //!  batch ──plan──► MeasuredGroup (jobs that cost the same) ──┬── Part: the backend that serves
 //!                                                            └── Part: the backend on trial, if any
-//!  each job: place ──► PartId ──► finish │ invalidate        the last job of a Part gives a Measurement
+//!  each job: place ──► PartId ──► finish_on_… │ invalidate    the last job of a Part gives a Measurement
 //! ```
 //!
 //! A worker tops a device up while earlier batches are in flight, so several batches are planned at once. A
@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::backend_set::BackendSet;
+use super::backend_set::{BackendIndex, BackendSet};
 use super::choice::{Decision, Group};
 
 /// The plans of the batches in flight. Jobs that one backend alone can serve are not in them.
@@ -32,21 +32,27 @@ pub(crate) struct BatchPlans {
 /// Jobs of one batch that cost the same and that the same several backends can serve.
 #[derive(Debug)]
 struct MeasuredGroup {
-    group: Group,
+    facts: BatchFacts,
     /// The backends that can serve these jobs.
     able: BackendSet,
-    jobs: usize,
-    /// Tasks that devices held for this worker when the batch began.
-    on_devices: usize,
-    begun: Instant,
     serving: Part,
     trial: Option<Part>,
 }
 
+/// Facts about a group in its batch, for its measurements.
+#[derive(Clone, Copy, Debug)]
+struct BatchFacts {
+    group: Group,
+    jobs: usize,
+    /// Tasks that devices held for this worker when the batch began.
+    on_devices: usize,
+    begun: Instant,
+}
+
 /// The jobs of a group that one backend gets.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Part {
-    backend: usize,
+    backend: BackendIndex,
     jobs: usize,
     unplaced: usize,
     unfinished: usize,
@@ -71,12 +77,12 @@ pub(crate) struct Measurement {
     pub(crate) together: usize,
     /// Number of these jobs that this backend computed in the time `busy`.
     pub(crate) served: usize,
-    pub(crate) backend: usize,
+    pub(crate) backend: BackendIndex,
     pub(crate) busy: Duration,
 }
 
 impl Part {
-    fn new(backend: usize, jobs: usize) -> Self {
+    fn new(backend: BackendIndex, jobs: usize) -> Self {
         Self { backend, jobs, unplaced: jobs, unfinished: jobs, ..Self::default() }
     }
 }
@@ -84,6 +90,10 @@ impl Part {
 impl MeasuredGroup {
     fn part(&mut self, is_trial: bool) -> Option<&mut Part> {
         if is_trial { self.trial.as_mut() } else { Some(&mut self.serving) }
+    }
+
+    fn is_of(&self, group: Group, able: BackendSet) -> bool {
+        self.facts.group == group && self.able == able
     }
 
     fn has_ended(&self) -> bool {
@@ -104,14 +114,11 @@ impl BatchPlans {
     ) {
         let mut planned: Vec<MeasuredGroup> = Vec::new();
         for (group, able) in jobs.filter(|(_, able)| able.len() > 1) {
-            match planned.iter_mut().find(|known| known.group == group && known.able == able) {
-                Some(known) => known.jobs += 1,
+            match planned.iter_mut().find(|known| known.is_of(group, able)) {
+                Some(known) => known.facts.jobs += 1,
                 None => planned.push(MeasuredGroup {
-                    group,
+                    facts: BatchFacts { group, jobs: 1, on_devices, begun: now },
                     able,
-                    jobs: 1,
-                    on_devices,
-                    begun: now,
                     serving: Part::default(),
                     trial: None,
                 }),
@@ -119,9 +126,10 @@ impl BatchPlans {
         }
         self.placing.clear();
         for mut group in planned {
-            let Decision { serving, trial } = decide(group.group, group.jobs, group.able);
-            let tried = trial.map_or(0, |trial| trial.jobs.min(group.jobs));
-            group.serving = Part::new(serving, group.jobs - tried);
+            let jobs = group.facts.jobs;
+            let Decision { serving, trial } = decide(group.facts.group, jobs, group.able);
+            let tried = trial.map_or(0, |trial| trial.jobs.min(jobs));
+            group.serving = Part::new(serving, jobs - tried);
             group.trial = trial.map(|trial| Part::new(trial.backend, tried));
             let index = self.free.pop().unwrap_or_else(|| {
                 self.groups.push(None);
@@ -137,14 +145,18 @@ impl BatchPlans {
         self.free.len() == self.groups.len()
     }
 
-    /// The part and the backend of the next job of this kind in the batch that is being placed; none if one
+    /// The part and the backend of the next job of this kind in the batch that is being placed; `None` if one
     /// backend alone can serve it.
-    pub(crate) fn place(&mut self, group: Group, able: BackendSet) -> Option<(PartId, usize)> {
+    pub(crate) fn place(
+        &mut self,
+        group: Group,
+        able: BackendSet,
+    ) -> Option<(PartId, BackendIndex)> {
         for index in &self.placing {
             let Some(found) = self.groups[*index].as_mut() else {
                 continue;
             };
-            if found.group != group || found.able != able {
+            if !found.is_of(group, able) {
                 continue;
             }
             let is_trial = found.serving.unplaced == 0;
@@ -158,65 +170,61 @@ impl BatchPlans {
 
     /// A job of this part failed or goes to another backend.
     pub(crate) fn invalidate(&mut self, id: PartId) {
-        self.end_job(id, |_, part| part.invalid = true);
+        if let Some(part) = self.part(id) {
+            part.invalid = true;
+        }
+        self.end_job(id);
     }
 
     /// A backend computed on the worker's core for `busy`, some of it for a job of this part.
     pub(crate) fn add_busy_time(&mut self, id: PartId, busy: Duration) {
-        let group = self.groups.get_mut(id.group).and_then(Option::as_mut);
-        if let Some(part) = group.and_then(|group| group.part(id.is_trial)) {
+        if let Some(part) = self.part(id) {
             part.busy += busy;
         }
     }
 
-    /// A job of this part ended with a result. The last one gives the measurement. A backend on the CPU needed
-    /// the time that it was busy; a device the time since the batch began, in which it may have idled.
-    pub(crate) fn finish(
-        &mut self,
-        id: PartId,
-        is_on_cpu: bool,
-        now: Instant,
-    ) -> Option<Measurement> {
-        let mut measured = None;
-        self.end_job(id, |(group, jobs, on_devices, begun), part| {
-            if part.unfinished > 0 || part.invalid {
-                return;
-            }
-            let (busy, beside) = if is_on_cpu {
-                (part.busy, 0)
-            } else {
-                (now.saturating_duration_since(begun), on_devices)
-            };
-            measured = Some(Measurement {
-                group,
-                together: jobs + on_devices,
-                served: part.jobs + beside,
-                backend: part.backend,
-                busy,
-            });
-        });
-        measured
+    /// A job of this part ended with a result of a backend on the CPU. The last one gives the measurement: the backend
+    /// needed the time that it was busy.
+    pub(crate) fn finish_on_cpu(&mut self, id: PartId) -> Option<Measurement> {
+        let (facts, part) = self.end_job(id).filter(|(_, part)| !part.invalid)?;
+        Some(Measurement {
+            group: facts.group,
+            together: facts.jobs + facts.on_devices,
+            served: part.jobs,
+            backend: part.backend,
+            busy: part.busy,
+        })
     }
 
-    /// Counts a job of this part as ended, and forgets the group after its last job. `then` gets the group with its
-    /// jobs, its tasks on devices and its begin, and the part.
-    fn end_job(
-        &mut self,
-        id: PartId,
-        then: impl FnOnce((Group, usize, usize, Instant), &mut Part),
-    ) {
-        let Some(group) = self.groups.get_mut(id.group).and_then(Option::as_mut) else {
-            return;
-        };
-        let facts = (group.group, group.jobs, group.on_devices, group.begun);
-        if let Some(part) = group.part(id.is_trial) {
-            part.unfinished = part.unfinished.saturating_sub(1);
-            then(facts, part);
-        }
+    /// The same for a device, which needed the time since the batch began. It may have idled for a part of that.
+    pub(crate) fn finish_on_device(&mut self, id: PartId, now: Instant) -> Option<Measurement> {
+        let (facts, part) = self.end_job(id).filter(|(_, part)| !part.invalid)?;
+        Some(Measurement {
+            group: facts.group,
+            together: facts.jobs + facts.on_devices,
+            served: part.jobs + facts.on_devices,
+            backend: part.backend,
+            busy: now.saturating_duration_since(facts.begun),
+        })
+    }
+
+    fn part(&mut self, id: PartId) -> Option<&mut Part> {
+        self.groups.get_mut(id.group)?.as_mut()?.part(id.is_trial)
+    }
+
+    /// Counts a job of this part as ended, and forgets the group after its last job. Returns the part after its last
+    /// job.
+    fn end_job(&mut self, id: PartId) -> Option<(BatchFacts, Part)> {
+        let group = self.groups.get_mut(id.group)?.as_mut()?;
+        let part = group.part(id.is_trial)?;
+        part.unfinished = part.unfinished.saturating_sub(1);
+        let ended = *part;
+        let facts = group.facts;
         if group.has_ended() {
             self.groups[id.group] = None;
             self.free.push(id.group);
         }
+        (ended.unfinished == 0).then_some((facts, ended))
     }
 }
 
@@ -227,9 +235,10 @@ mod tests {
 
     use crate::engine::choice::Trial;
 
-    const BOTH: BackendSet = BackendSet::EMPTY.with(0).with(1);
-    const SECOND: BackendSet = BackendSet::EMPTY.with(1);
-    const LAST_TWO: BackendSet = SECOND.with(2);
+    const FIRST: BackendIndex = BackendIndex(0);
+    const BOTH: BackendSet = SECOND.with(FIRST);
+    const SECOND: BackendSet = BackendSet::EMPTY.with(BackendIndex(1));
+    const LAST_TWO: BackendSet = SECOND.with(BackendIndex(2));
 
     fn rsa(bits: u16) -> Group {
         Group::of(OperationKind::RsaPkcs1Sign, KeyType::Rsa { bits })
@@ -238,13 +247,13 @@ mod tests {
     /// A plan for `jobs` jobs, where backend 0 serves and backend 1 gets `tried`.
     fn plan(jobs: usize, tried: usize, now: Instant) -> BatchPlans {
         let mut plan = BatchPlans::default();
-        let trial = (tried > 0).then_some(Trial { backend: 1, jobs: tried });
+        let trial = (tried > 0).then_some(Trial { backend: BackendIndex(1), jobs: tried });
         let batch = std::iter::repeat_n((rsa(2048), BOTH), jobs);
-        plan.begin(batch, 0, |_, _, _| Decision { serving: 0, trial }, now);
+        plan.begin(batch, 0, |_, _, _| Decision { serving: FIRST, trial }, now);
         plan
     }
 
-    fn place_all(plan: &mut BatchPlans) -> Vec<(PartId, usize)> {
+    fn place_all(plan: &mut BatchPlans) -> Vec<(PartId, BackendIndex)> {
         std::iter::from_fn(|| plan.place(rsa(2048), BOTH)).collect()
     }
 
@@ -263,11 +272,11 @@ mod tests {
         let batch =
             [(rsa(2048), BOTH), (rsa(4096), BOTH), (rsa(2048), LAST_TWO), (rsa(2048), BOTH)];
         let decide = |_, jobs, able: BackendSet| Decision {
-            serving: able.first().expect("two backends") + jobs - 1,
+            serving: BackendIndex(able.first().expect("two backends").0 + jobs - 1),
             trial: None,
         };
         plan.begin(batch.into_iter(), 0, decide, Instant::now());
-        let mut backend_of = |group, able| plan.place(group, able).map(|(_, backend)| backend);
+        let mut backend_of = |group, able| plan.place(group, able).map(|(_, backend)| backend.0);
         assert_eq!(backend_of(rsa(2048), BOTH), Some(1));
         assert_eq!(backend_of(rsa(4096), BOTH), Some(0));
         assert_eq!(backend_of(rsa(2048), LAST_TWO), Some(1));
@@ -280,16 +289,20 @@ mod tests {
         let now = Instant::now();
         let mut plan = plan(5, 2, now);
         let placed = place_all(&mut plan);
-        assert_eq!(placed.iter().map(|(_, backend)| *backend).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
+        assert_eq!(
+            placed.iter().map(|(_, backend)| backend.0).collect::<Vec<_>>(),
+            [0, 0, 0, 1, 1]
+        );
         for (id, _) in &placed {
             plan.add_busy_time(*id, Duration::from_micros(10));
         }
         let measured: Vec<Option<Measurement>> =
-            placed.iter().map(|(id, _)| plan.finish(*id, true, now)).collect();
+            placed.iter().map(|(id, _)| plan.finish_on_cpu(*id)).collect();
         let group = rsa(2048);
         let busy = Duration::from_micros;
-        let serving = Measurement { group, together: 5, served: 3, backend: 0, busy: busy(30) };
-        let trial = Measurement { group, together: 5, served: 2, backend: 1, busy: busy(20) };
+        let serving = Measurement { group, together: 5, served: 3, backend: FIRST, busy: busy(30) };
+        let trial =
+            Measurement { group, together: 5, served: 2, backend: BackendIndex(1), busy: busy(20) };
         assert_eq!(measured, [None, None, Some(serving), None, Some(trial)]);
     }
 
@@ -299,7 +312,7 @@ mod tests {
         let mut plan = plan(1, 0, now);
         let (id, _) = plan.place(rsa(2048), BOTH).expect("one job");
         plan.add_busy_time(id, Duration::from_micros(1));
-        let measured = plan.finish(id, false, now + Duration::from_millis(3));
+        let measured = plan.finish_on_device(id, now + Duration::from_millis(3));
         assert_eq!(measured.expect("the last job").busy, Duration::from_millis(3));
     }
 
@@ -309,28 +322,28 @@ mod tests {
         let mut plan = plan(3, 1, now);
         let placed = place_all(&mut plan);
         plan.invalidate(placed[0].0);
-        assert_eq!(plan.finish(placed[1].0, true, now), None);
-        assert_eq!(plan.finish(placed[2].0, true, now).map(|trial| trial.backend), Some(1));
+        assert_eq!(plan.finish_on_cpu(placed[1].0), None);
+        assert_eq!(plan.finish_on_cpu(placed[2].0).map(|trial| trial.backend.0), Some(1));
     }
 
     #[test]
     fn batches_in_flight_together_are_measured_apart() {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
-        let serve = |_, _, _| Decision { serving: 0, trial: None };
+        let serve = |_, _, _| Decision { serving: FIRST, trial: None };
         let mut plan = plan(2, 0, now);
         let first = place_all(&mut plan);
         // Two more jobs, while the device still has those of the first batch.
         let batch = std::iter::repeat_n((rsa(2048), BOTH), 2);
         plan.begin(batch, 2, serve, after(1));
         let second = place_all(&mut plan);
-        assert_eq!(plan.finish(second[0].0, false, after(3)), None);
-        let measured = plan.finish(second[1].0, false, after(5)).expect("the last job");
+        assert_eq!(plan.finish_on_device(second[0].0, after(3)), None);
+        let measured = plan.finish_on_device(second[1].0, after(5)).expect("the last job");
         assert_eq!((measured.together, measured.served), (4, 4));
         assert_eq!(measured.busy, Duration::from_millis(4));
         assert!(!plan.is_empty(), "the first batch is in flight");
-        assert_eq!(plan.finish(first[0].0, false, after(6)), None);
-        assert!(plan.finish(first[1].0, false, after(6)).is_some());
+        assert_eq!(plan.finish_on_device(first[0].0, after(6)), None);
+        assert!(plan.finish_on_device(first[1].0, after(6)).is_some());
         assert!(plan.is_empty());
     }
 

@@ -6,10 +6,18 @@
 //! An idle worker starts with the jobs that wait; nothing waits for a batch to fill. Each class
 //! has workers of its own and the operating system shares the cores between them, so an RSA-8192
 //! operation never stands in front of a P-256 signature. Within a class the owners of jobs are served by
-//! weight, and an express worker serves an owner that has nothing in service while all workers are busy.
-//! A lone job of the fast class is computed on the thread that brought it, if nothing waits before it:
-//! waking a worker would cost as much as the operation. With one worker per class (on one core) a whole
-//! batch is, unless several owners use the class.
+//! weight. Up to 2 fast jobs that find nothing waiting are computed on the thread that brought them; `inline`
+//! has the exact rule.
+//!
+//! The express worker of a class takes jobs of one owner, as many as a backend computes together, while all of these
+//! hold:
+//!
+//! | of | condition |
+//! |---|---|
+//! | the regular workers | all are busy with this class, or they give way ([`Placement::express_first`]) |
+//! | the owner | it has nothing in service, and was given at most 16 jobs more than its share |
+//! | its jobs | no more wait than the smallest owner in service has, of its level or a higher one |
+//! | with nothing in service | only one job waits, and the owner had not several at once within the last 0.1 s |
 //!
 //! A job that would wait beyond its deadline, by the measured service rate of its class, ends as [`JobError::Busy`] at
 //! once.
@@ -22,6 +30,7 @@ mod backend_set;
 mod choice;
 mod dispatch;
 mod in_flight;
+mod inline;
 mod job;
 mod measure;
 mod runner;
@@ -35,18 +44,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use millrace_operation::{BackendKind, Class, JobId, PrivateKey, sync::lock};
+use millrace_operation::{BackendKind, Class, JobError, JobId, KeyError, PrivateKey, sync::lock};
 use thiserror::Error;
 
 use crate::backend::{Backend, BackendDeviceStatus, Description};
-use crate::queue::{Contention, FairQueue, Owner};
+use crate::queue::Owner;
 use crate::stats::{EngineSnapshot, Statistics};
-use choice::KnownCosts;
 use dispatch::{Backends, OpenedKeys};
+use inline::InlineRunners;
 pub use job::{Completion, CompletionSink, EngineSession, Job, Key};
 use job::{Queued, SessionInner};
-use millrace_operation::{JobError, KeyError};
-use shared::{ClassQueue, ClassState, Shared, Unserved, sweep};
+use shared::{ClassQueue, Shared, Unserved, sweep};
 
 /// Interval at which waiting jobs are checked for passed deadlines.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
@@ -87,9 +95,9 @@ pub struct EngineConfig {
     /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
     /// session can fill the queue alone.
     pub session_queue_limit: usize,
-    /// Prepares the worker threads. Default: the operating system's choices.
+    /// Prepares the worker threads. `None` leaves them to the operating system.
     pub placement: Option<Arc<dyn Placement>>,
-    /// Hears of changes in the state of the backends. Default: none.
+    /// Logs changes in the state of the backends.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -105,7 +113,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Hears of changes in the state of a backend, to log them: the engine writes no log itself.
+/// Logs changes in the state of a backend: the engine writes no log itself.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Takes an event. Called from the engine's threads, so it must not block or call back. Each event is a
     /// change or at least [`SWEEP_INTERVAL`] apart from the last of its kind, for one backend and worker.
@@ -148,13 +156,14 @@ pub enum StartError {
 pub struct BackendStatus {
     /// Kind, version and batch size.
     pub description: Description,
-    /// Reason for which the backend cannot be used, if it cannot.
+    /// Reason for which the backend cannot be used; `None` if it can.
     pub unusable: Option<String>,
-    /// Reason for which the backend does not serve at present, although it may later; none if it serves.
+    /// Reason for which the backend does not serve at present, although it may later; `None` if it serves.
     pub away: Option<String>,
     /// Queues that are open.
     pub queues: usize,
-    /// Reason for which the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
+    /// Reason for which the last queue that a worker asked for was refused; `None` if it was opened. Other workers may
+    /// have theirs.
     pub queue_refused: Option<String>,
     /// Queues that the backend refused since the start.
     pub queues_refused: u64,
@@ -171,7 +180,7 @@ pub struct BackendStatus {
 pub struct BackendChoice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
-    /// Upper batch size of this row; `None`: the last row, without a limit.
+    /// Upper batch size of this row; `None` for the last row, which has no limit.
     pub max_batch: Option<usize>,
     /// The backend that serves these jobs.
     pub serving: BackendKind,
@@ -190,6 +199,7 @@ pub struct Engine {
 
 struct Threads {
     shared: Arc<Shared>,
+    inline: InlineRunners,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -207,28 +217,15 @@ impl Engine {
         let workers = config.workers.max(1);
         let placement = config.placement.as_deref();
         let express_first = placement.is_some_and(Placement::express_first);
-        let on_cpu_alone = backends.on_cpu_alone();
-        let class = |class: Class| ClassQueue {
-            state: Mutex::new(ClassState {
-                queue: FairQueue::new(config.queue_limit, config.session_queue_limit),
-                contention: Contention::default(),
-                idle_workers: 0,
-                express_idle: false,
-                // A device computes whichever thread hands it the job.
-                express_first: express_first && on_cpu_alone[class.index()],
-                stopping: false,
-            }),
-            work: Condvar::new(),
-            express: Condvar::new(),
-        };
+        let only_on_cpu = backends.only_on_cpu();
         let shared = Arc::new(Shared {
             batch: backends.batch(),
-            on_cpu_alone,
+            only_on_cpu,
             backends,
             statistics: Statistics::new(),
-            classes: Class::ALL.map(class),
+            // A device computes whichever thread hands it the job.
+            classes: only_on_cpu.map(|only| ClassQueue::new(&config, express_first && only)),
             workers,
-            inline: Mutex::new(Vec::new()),
             in_flight: AtomicUsize::new(0),
             next_session: AtomicU64::new(1),
             draining: AtomicBool::new(false),
@@ -236,8 +233,13 @@ impl Engine {
             stop_signal: Condvar::new(),
         });
         // Built before the threads, so that a refused thread stops those already started.
-        let engine =
-            Self { threads: Arc::new(Threads { shared, handles: Mutex::new(Vec::new()) }) };
+        let engine = Self {
+            threads: Arc::new(Threads {
+                shared,
+                inline: InlineRunners::default(),
+                handles: Mutex::new(Vec::new()),
+            }),
+        };
         for class in Class::ALL {
             let regular = (0..workers).map(WorkerThread::Regular);
             for worker in regular.chain([WorkerThread::Express]) {
@@ -311,7 +313,7 @@ impl Engine {
             if batch.is_empty() {
                 continue;
             }
-            if let Some(batch) = shared.try_inline(class, batch, arrived) {
+            if let Some(batch) = self.threads.inline.run(shared, class, batch, arrived) {
                 shared.enqueue(class, batch, &mut ended);
             }
         }
@@ -322,8 +324,8 @@ impl Engine {
     /// backend already holds ends normally.
     pub fn cancel(&self, session: &EngineSession, id: JobId) -> bool {
         let shared = self.shared();
+        let SessionInner { owner, id: session, .. } = *session.inner;
         for class in &shared.classes {
-            let (owner, session) = (session.inner.owner, session.inner.id);
             let removed = lock(&class.state).queue.remove(owner, session, id);
             if let Some(queued) = removed {
                 shared.end_all([queued], JobError::Cancelled);
@@ -339,8 +341,8 @@ impl Engine {
         let shared = self.shared();
         session.inner.closed.store(true, Ordering::Release);
         for class in &shared.classes {
-            let (owner, session) = (session.inner.owner, session.inner.id);
-            let removed = lock(&class.state).queue.remove_session(owner, session);
+            let SessionInner { owner, id, .. } = *session.inner;
+            let removed = lock(&class.state).queue.remove_session(owner, id);
             shared.end_all(removed, JobError::Cancelled);
         }
     }
@@ -380,18 +382,21 @@ impl Engine {
     #[must_use]
     pub fn choices(&self) -> Vec<BackendChoice> {
         let backends = &self.shared().backends;
-        let choice = |known: KnownCosts| BackendChoice {
-            jobs: known.group,
-            max_batch: known.most,
-            serving: backends.kind(known.serving),
-            switches: known.switches,
-            costs: known
-                .costs
-                .into_iter()
-                .map(|(index, ns)| (backends.kind(index), Duration::from_secs_f64(ns / 1e9)))
-                .collect(),
-        };
-        backends.known().into_iter().map(choice).collect()
+        let mut choices = Vec::new();
+        for known in backends.known() {
+            let costs = known.costs.into_iter().map(|measured| {
+                let cost = Duration::from_secs_f64(measured.cost_ns / 1e9);
+                (backends.kind(measured.backend), cost)
+            });
+            choices.push(BackendChoice {
+                jobs: known.group,
+                max_batch: known.max_batch,
+                serving: backends.kind(known.serving),
+                switches: known.switches,
+                costs: costs.collect(),
+            });
+        }
+        choices
     }
 
     fn shared(&self) -> &Shared {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Runs jobs on queues of the backends, and hands out completions.
+//! Runs jobs on queues of the backends, and collects completions.
 //!
 //! ```text
 //!  batch ──accept──► BackendSlot: waiting ──submit──► Queue ──poll──► settle ──► completion or next backend
@@ -18,17 +18,16 @@ use std::time::{Duration, Instant};
 use millrace_operation::{Class, JobError};
 
 use super::SWEEP_INTERVAL;
-use super::backend_set::BackendSet;
-use super::choice::Group;
+use super::backend_set::{BackendIndex, BackendSet};
 use super::dispatch::{Backends, OpenQueue};
 use super::in_flight::{InFlight, InFlightTable};
-use super::job::{Completion, Job, Queued};
-use super::measure::{BatchPlans, PartId};
-use super::shared::{CompletionBatch, Shared};
+use super::job::{Completion, CompletionBatch, Job, Queued};
+use super::measure::BatchPlans;
+use super::shared::Shared;
 use crate::backend::{BackendKey, Done, Pace, Task};
 use crate::error::BackendError;
 
-/// Completions are handed out at least this often while a batch is being computed: a result should
+/// Completions are delivered at least this often while a batch is being computed: a result should
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 
@@ -75,9 +74,9 @@ pub(super) trait Intake {
 }
 
 /// No jobs but those of the first batch.
-pub(super) struct Alone;
+pub(super) struct NoIntake;
 
-impl Intake for Alone {
+impl Intake for NoIntake {
     fn behind(&self) -> usize {
         0
     }
@@ -97,7 +96,7 @@ pub(super) struct Runner {
 struct BackendSlot {
     is_device: bool,
     queue: Option<OpenQueue>,
-    /// Time at which the backend refused a queue; it is asked again [`QUEUE_RETRY`] later.
+    /// Time at which the backend refused a queue; it is asked again after [`QUEUE_RETRY`].
     refused: Option<Instant>,
     /// Time at which it last took nothing although nothing was in flight; see [`PUSH_BACK_PAUSE`].
     pushed_back: Option<Instant>,
@@ -146,24 +145,32 @@ impl BackendSlot {
     }
 }
 
-/// Result of one round over the backends.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Result of polling the backends once, or one of them; of several the greatest counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Round {
-    /// No task is left.
-    Empty,
-    /// A backend returned something.
-    Answers,
-    /// A backend took something, and none returned anything.
-    Taken,
     /// Only devices work, and none has a result.
     Waiting,
+    /// A backend took something, and none returned anything.
+    Taken,
+    /// A backend returned something.
+    Answers,
+    /// No task is left.
+    Empty,
+}
+
+/// A job for which a backend is wanted.
+struct Unplaced {
+    job: InFlight,
+    task: Task,
+    /// Error with which the job ends if no backend takes it.
+    otherwise: JobError,
 }
 
 impl Runner {
     pub(super) fn new(backends: &Backends) -> Self {
-        let slot = |index| BackendSlot::new(!backends.is_on_cpu(index));
+        let indexes = (0..backends.len()).map(BackendIndex);
         Self {
-            backends: (0..backends.len()).map(slot).collect(),
+            backends: indexes.map(|index| BackendSlot::new(!backends.is_on_cpu(index))).collect(),
             in_flight: InFlightTable::default(),
             plans: BatchPlans::default(),
             done: Vec::new(),
@@ -205,7 +212,7 @@ impl Runner {
             self.accept(shared, std::mem::take(&mut more), &mut completed);
             self.end_lost(shared, &mut completed);
             if round == Round::Waiting && !took {
-                completed.flush(shared);
+                shared.deliver(&mut completed);
                 flushed = Instant::now();
                 wait.once(self.pace(), |time| intake.sleep(time, room > 0));
                 continue;
@@ -215,15 +222,15 @@ impl Runner {
                 wait = Wait::default();
             }
             let elapsed = flushed.elapsed();
-            let left = || self.in_flight.len() + intake.behind();
-            let due = elapsed >= FLUSH_INTERVAL
-                && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP_QUEUE);
-            if due {
-                completed.flush(shared);
+            if elapsed >= DEEP_FLUSH_INTERVAL
+                || (elapsed >= FLUSH_INTERVAL
+                    && self.in_flight.len() + intake.behind() <= DEEP_QUEUE)
+            {
+                shared.deliver(&mut completed);
                 flushed = Instant::now();
             }
         }
-        completed.flush(shared);
+        shared.deliver(&mut completed);
     }
 
     /// Decides where the jobs go.
@@ -233,19 +240,18 @@ impl Runner {
         }
         let now = Instant::now();
         let avoided = self.avoided(shared, now);
-        let able = |job: &Job| {
-            let able = job.key.able(job.operation.kind());
-            able.minus(avoided).or(able)
-        };
-        let group = |job: &Job| Group::of(job.operation.kind(), job.key.info.key_type);
-        let jobs = batch.iter().map(|queued| (group(&queued.job), able(&queued.job)));
         let on_devices = self.held_by_devices();
-        let decide = |group, jobs, able| shared.backends.decide(group, jobs, on_devices, able);
-        self.plans.begin(jobs, on_devices, decide, now);
+        let candidates = |job: &Job| job.able().minus(avoided).or(job.able());
+        self.plans.begin(
+            batch.iter().map(|Queued { job, .. }| (job.group(), candidates(job))),
+            on_devices,
+            |group, jobs, able| shared.backends.decide(group, jobs, on_devices, able),
+            now,
+        );
         for Queued { job, arrived } in batch {
-            let placed = self.plans.place(group(&job), able(&job));
-            let (part, planned) = placed.unzip();
-            let planned = planned.or_else(|| shared.backends.first(able(&job)));
+            let able = candidates(&job);
+            let (part, planned) = self.plans.place(job.group(), able).unzip();
+            let backend = planned.or_else(|| shared.backends.first(able));
             let Job { id, session, key, operation, input, deadline } = job;
             let job = InFlight {
                 id,
@@ -253,19 +259,21 @@ impl Runner {
                 key,
                 arrived,
                 deadline,
-                backend: 0,
+                backend: BackendIndex::default(),
                 tried: BackendSet::EMPTY,
                 part,
             };
             // The token and the backend's key are filled in by `place`.
             let task = Task { token: 0, key: BackendKey(0), operation, input };
-            self.place(shared, job, task, planned, JobError::NotOffered, completed);
+            let unplaced = Unplaced { job, task, otherwise: JobError::NotOffered };
+            self.place(shared, unplaced, backend, completed);
         }
     }
 
-    /// Backends that refused a queue lately, pushed back, are stuck, or have a queue of before they went away.
+    /// Backends that refused a queue or pushed back lately, that are stuck, or whose queue was opened before the
+    /// backend went away.
     fn avoided(&self, shared: &Shared, now: Instant) -> BackendSet {
-        let slots = self.backends.iter().enumerate();
+        let slots = (0..).map(BackendIndex).zip(&self.backends);
         let avoided = slots.filter(|(index, slot)| {
             slot.refused_lately(now)
                 || slot.pushed_back_lately(now)
@@ -276,11 +284,10 @@ impl Runner {
     }
 
     /// Whether the queue was opened before the backend went away, and still has tasks.
-    fn is_stale(&self, shared: &Shared, index: usize) -> bool {
-        let slot = &self.backends[index];
+    fn is_stale(&self, shared: &Shared, index: BackendIndex) -> bool {
+        let slot = &self.backends[index.0];
         let generation = shared.backends.generation(index);
-        let old = |open: &OpenQueue| open.generation != generation;
-        slot.held() > 0 && slot.queue.as_ref().is_some_and(old)
+        slot.held() > 0 && slot.queue.as_ref().is_some_and(|open| open.generation != generation)
     }
 
     fn devices(&self) -> impl Iterator<Item = &BackendSlot> {
@@ -314,7 +321,7 @@ impl Runner {
         let now = Instant::now();
         let stuck = self.devices().any(|slot| slot.is_stuck(now));
         // Jobs that only the stuck device can serve are held until their deadlines, so they have a bound.
-        usize::from(stuck && held < MAX_BATCH + OVERFLOW) * OVERFLOW
+        if stuck && held < MAX_BATCH + OVERFLOW { OVERFLOW } else { 0 }
     }
 
     /// Rhythm of polls for the devices that work. A backend on the CPU that returned nothing is polled again at once.
@@ -327,15 +334,12 @@ impl Runner {
         paces.min_by_key(|pace| pace.longest).unwrap_or_default()
     }
 
-    /// Gives a task to the backend of the plan, or else to the best one that has not had it, or ends its
-    /// job with `otherwise`.
+    /// Gives a task to the backend of the plan, or else to the best one that has not had it, or ends its job.
     fn place(
         &mut self,
         shared: &Shared,
-        mut job: InFlight,
-        mut task: Task,
-        mut planned: Option<usize>,
-        otherwise: JobError,
+        Unplaced { mut job, mut task, otherwise }: Unplaced,
+        mut planned: Option<BackendIndex>,
         completed: &mut CompletionBatch,
     ) {
         let able = job.key.able(task.operation.kind());
@@ -343,15 +347,15 @@ impl Runner {
             planned.take().or_else(|| shared.backends.first(able.minus(job.tried)))
         {
             job.tried = job.tried.with(index);
-            let backend_key = job.key.backend_keys.get(index).copied().flatten();
-            let (Some(backend_key), true) = (backend_key, self.has_queue(shared, index)) else {
+            let opened = job.key.in_backend(index).filter(|_| self.has_queue(shared, index));
+            let Some(backend_key) = opened else {
                 self.invalidate(&mut job);
                 continue;
             };
             job.backend = index;
             task.key = backend_key;
             task.token = self.in_flight.insert(job);
-            let slot = &mut self.backends[index];
+            let slot = &mut self.backends[index.0];
             if slot.held() == 0 {
                 slot.progress = Instant::now();
             }
@@ -362,11 +366,11 @@ impl Runner {
     }
 
     /// Makes sure that there is a queue to this backend, if it gives one.
-    fn has_queue(&mut self, shared: &Shared, index: usize) -> bool {
+    fn has_queue(&mut self, shared: &Shared, index: BackendIndex) -> bool {
         if self.is_stale(shared, index) {
             return false;
         }
-        let slot = &mut self.backends[index];
+        let slot = &mut self.backends[index.0];
         let generation = shared.backends.generation(index);
         // Dropped before another is asked for: the backend may have one alone.
         slot.queue = slot.queue.take().filter(|open| open.generation == generation);
@@ -382,6 +386,12 @@ impl Runner {
         slot.queue.is_some()
     }
 
+    /// Gives a job to another backend than the one that had it, or ends it.
+    fn retry(&mut self, shared: &Shared, mut unplaced: Unplaced, completed: &mut CompletionBatch) {
+        self.invalidate(&mut unplaced.job);
+        self.place(shared, unplaced, None, completed);
+    }
+
     /// The job goes to another backend than planned, so the part of the batch to which it belonged is not measured.
     fn invalidate(&mut self, job: &mut InFlight) {
         if let Some(part) = job.part.take() {
@@ -393,74 +403,86 @@ impl Runner {
     fn add_busy_time(&mut self, elapsed: Duration) {
         let each = elapsed / u32::try_from(self.done.len()).unwrap_or(u32::MAX).max(1);
         for done in &self.done {
-            let part: Option<PartId> = self.in_flight.get(done.task.token).and_then(|job| job.part);
-            if let Some(part) = part {
+            if let Some(part) = self.in_flight.get(done.task.token).and_then(|job| job.part) {
                 self.plans.add_busy_time(part, each);
             }
         }
     }
 
-    /// One round over all backends: submit, poll, settle.
+    /// One round over all backends.
     fn poll_backends(&mut self, shared: &Shared, completed: &mut CompletionBatch) -> Round {
-        let (mut answers, mut taken_any) = (false, false);
-        for index in 0..self.backends.len() {
-            let slot = &mut self.backends[index];
-            if slot.held() == 0 {
-                continue;
-            }
-            let Some(open) = slot.queue.as_mut() else {
-                continue;
-            };
-            let (queue, waiting, done) = (&mut open.queue, &mut slot.waiting, &mut self.done);
-            let start = (!self.plans.is_empty()).then(Instant::now);
-            let mut pushed_back = false;
-            let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
-                let taken = if waiting.is_empty() { 0 } else { queue.submit(waiting) };
-                (taken, queue.poll(done))
-            }));
-            match outcome {
-                Ok((taken, in_flight)) => {
-                    slot.in_flight = in_flight;
-                    pushed_back = taken == 0
-                        && in_flight == 0
-                        && self.done.is_empty()
-                        && !slot.waiting.is_empty();
-                    answers |= !self.done.is_empty();
-                    taken_any |= taken > 0;
-                    if taken > 0 || !self.done.is_empty() {
-                        slot.progress = Instant::now();
-                    }
-                    if let Some(start) = start {
-                        self.add_busy_time(start.elapsed());
-                    }
-                }
-                Err(_) => self.abandon(shared, index, completed),
-            }
-            let mut done = std::mem::take(&mut self.done);
-            for done in done.drain(..) {
-                self.settle(shared, done, completed);
-            }
-            self.done = done;
-            if pushed_back {
-                self.place_elsewhere(shared, index, completed);
-            }
+        let mut round = Round::Waiting;
+        for index in (0..self.backends.len()).map(BackendIndex) {
+            round = round.max(self.poll_one(shared, index, completed));
         }
-        if self.backends.iter().all(|slot| slot.held() == 0) {
-            Round::Empty
-        } else if answers {
-            Round::Answers
-        } else if taken_any {
-            Round::Taken
-        } else {
-            Round::Waiting
+        let is_empty = self.backends.iter().all(|slot| slot.held() == 0);
+        if is_empty { Round::Empty } else { round }
+    }
+
+    /// Submits to one backend, polls it, and settles what it returns.
+    fn poll_one(
+        &mut self,
+        shared: &Shared,
+        index: BackendIndex,
+        completed: &mut CompletionBatch,
+    ) -> Round {
+        let slot = &mut self.backends[index.0];
+        let Some(open) = slot.queue.as_mut().filter(|_| slot.waiting.len() + slot.in_flight > 0)
+        else {
+            return Round::Waiting;
+        };
+        let (queue, waiting, done) = (&mut open.queue, &mut slot.waiting, &mut self.done);
+        let start = (!self.plans.is_empty()).then(Instant::now);
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
+            let taken = if waiting.is_empty() { 0 } else { queue.submit(waiting) };
+            (taken, queue.poll(done))
+        }));
+        let Ok((taken, in_flight)) = polled else {
+            self.abandon(shared, index, completed);
+            self.settle_done(shared, completed);
+            return Round::Waiting;
+        };
+        slot.in_flight = in_flight;
+        let answered = !self.done.is_empty();
+        let pushed_back = taken == 0 && in_flight == 0 && !answered && !slot.waiting.is_empty();
+        if taken > 0 || answered {
+            slot.progress = Instant::now();
+        }
+        if let Some(start) = start {
+            self.add_busy_time(start.elapsed());
+        }
+        self.settle_done(shared, completed);
+        if pushed_back {
+            self.place_elsewhere(shared, index, completed);
+        }
+        match (answered, taken) {
+            (true, _) => Round::Answers,
+            (false, 0) => Round::Waiting,
+            (false, _) => Round::Taken,
         }
     }
 
+    /// Settles what the backend that was just polled has returned.
+    fn settle_done(&mut self, shared: &Shared, completed: &mut CompletionBatch) {
+        let mut done = std::mem::take(&mut self.done);
+        for done in done.drain(..) {
+            self.settle(shared, done, completed);
+        }
+        // Kept for its memory.
+        self.done = done;
+    }
+
     /// Gives the tasks that a backend does not take to others; those that no other can serve stay.
-    fn place_elsewhere(&mut self, shared: &Shared, index: usize, completed: &mut CompletionBatch) {
-        let slot = &mut self.backends[index];
+    fn place_elsewhere(
+        &mut self,
+        shared: &Shared,
+        index: BackendIndex,
+        completed: &mut CompletionBatch,
+    ) {
+        let slot = &mut self.backends[index.0];
         slot.pushed_back = Some(Instant::now());
-        let (mut moved, mut kept) = (Vec::new(), VecDeque::new());
+        let mut moved = Vec::new();
+        let mut kept = VecDeque::new();
         for task in std::mem::take(&mut slot.waiting) {
             let others = self
                 .in_flight
@@ -473,9 +495,8 @@ impl Runner {
         }
         slot.waiting = kept;
         for task in moved {
-            if let Some(mut job) = self.in_flight.remove(task.token) {
-                self.invalidate(&mut job);
-                self.place(shared, job, task, None, JobError::Failed, completed);
+            if let Some(job) = self.in_flight.remove(task.token) {
+                self.retry(shared, Unplaced { job, task, otherwise: JobError::Failed }, completed);
             }
         }
     }
@@ -491,15 +512,18 @@ impl Runner {
         let result = match result {
             Ok(output) => {
                 if let Some(part) = job.part {
-                    let on_cpu = shared.backends.is_on_cpu(job.backend);
-                    if let Some(measured) = self.plans.finish(part, on_cpu, Instant::now()) {
+                    let measured = if shared.backends.is_on_cpu(job.backend) {
+                        self.plans.finish_on_cpu(part)
+                    } else {
+                        self.plans.finish_on_device(part, Instant::now())
+                    };
+                    if let Some(measured) = measured {
                         shared.backends.record(&measured);
                     }
                 }
                 Ok(output)
             }
             Err(error) => {
-                self.invalidate(&mut job);
                 series.failed.fetch_add(1, Ordering::Relaxed);
                 if error == BackendError::Fault {
                     shared.statistics.faults.fetch_add(1, Ordering::Relaxed);
@@ -513,9 +537,10 @@ impl Runner {
                             JobError::Failed
                         }
                     };
-                    self.place(shared, job, task, None, otherwise, completed);
+                    self.retry(shared, Unplaced { job, task, otherwise }, completed);
                     return;
                 }
+                self.invalidate(&mut job);
                 Err(JobError::BadInput)
             }
         };
@@ -525,11 +550,10 @@ impl Runner {
             series.queue_time.record(queue_time);
             series.service_time.record(service_time);
         }
-        let served_by = Some(kind);
         let completion = Completion {
             id: job.id,
             result,
-            served_by,
+            served_by: Some(kind),
             queue_time,
             service_time,
             retry_after: None,
@@ -539,16 +563,15 @@ impl Runner {
 
     /// After a panic inside a backend: forget the queue, pass over the backend, try what waited for
     /// it elsewhere, and end what it held.
-    fn abandon(&mut self, shared: &Shared, index: usize, completed: &mut CompletionBatch) {
+    fn abandon(&mut self, shared: &Shared, index: BackendIndex, completed: &mut CompletionBatch) {
         shared.statistics.panics.fetch_add(1, Ordering::Relaxed);
         shared.backends.quarantine(index);
         let waiting = self.forget_queue(index);
         let mut held = self.in_flight.held_by(index);
         for task in waiting {
             held.retain(|token| *token != task.token);
-            if let Some(mut job) = self.in_flight.remove(task.token) {
-                self.invalidate(&mut job);
-                self.place(shared, job, task, None, JobError::Failed, completed);
+            if let Some(job) = self.in_flight.remove(task.token) {
+                self.retry(shared, Unplaced { job, task, otherwise: JobError::Failed }, completed);
             }
         }
         // What it completed before it panicked is settled as usual.
@@ -562,8 +585,8 @@ impl Runner {
     }
 
     /// Drops the queue with what it has in flight, and returns the tasks that it had not yet taken.
-    fn forget_queue(&mut self, index: usize) -> VecDeque<Task> {
-        let slot = &mut self.backends[index];
+    fn forget_queue(&mut self, index: BackendIndex) -> VecDeque<Task> {
+        let slot = &mut self.backends[index.0];
         slot.queue = None;
         slot.in_flight = 0;
         self.in_flight.forget_lost(index);
@@ -581,33 +604,29 @@ impl Runner {
             return;
         }
         self.swept = now;
-        for index in 0..self.backends.len() {
-            let slot = &mut self.backends[index];
+        for index in (0..self.backends.len()).map(BackendIndex) {
+            let slot = &mut self.backends[index.0];
             if !slot.is_device || slot.held() == 0 {
                 continue;
             }
-            let expired = |token| {
-                let job = self.in_flight.get(token);
-                job.is_some_and(|job| job.deadline <= now)
-            };
-            let (late, waiting): (VecDeque<Task>, VecDeque<Task>) =
-                std::mem::take(&mut slot.waiting).into_iter().partition(|task| expired(task.token));
-            slot.waiting = waiting;
-            for task in late {
-                if let Some(mut job) = self.in_flight.remove(task.token) {
-                    self.invalidate(&mut job);
-                    job.failed(JobError::Expired, completed);
+            let mut ended = Vec::new();
+            for task in std::mem::take(&mut slot.waiting) {
+                let job = self.in_flight.get(task.token);
+                if job.is_some_and(|job| job.deadline <= now) {
+                    ended.extend(self.in_flight.remove(task.token));
+                } else {
+                    slot.waiting.push_back(task);
                 }
             }
             let lost = self.in_flight.lose(index, |job| job.deadline <= now);
             if !lost.is_empty() {
                 shared.backends.note_lost(index, lost.len());
             }
-            for mut job in lost {
+            for mut job in ended.into_iter().chain(lost) {
                 self.invalidate(&mut job);
                 job.failed(JobError::Expired, completed);
             }
-            let slot = &self.backends[index];
+            let slot = &self.backends[index.0];
             if slot.in_flight > 0 && self.in_flight.held_by(index).is_empty() {
                 self.forget_queue(index);
             }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! State that the threads of an engine share: the queue of each class, and completions on their way to their sinks.
+//! State that the threads of an engine share: the queue of each class, and the way of completions to their sinks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,21 +9,11 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::{Class, JobError, sync::lock};
 
-use super::SWEEP_INTERVAL;
 use super::dispatch::Backends;
-use super::job::{Completion, EngineSession, Queued};
-use super::runner::{Alone, Runner};
+use super::job::{Completion, CompletionBatch, EngineSession, Queued};
+use super::{EngineConfig, SWEEP_INTERVAL};
 use crate::queue::{Contention, FairQueue, Waiting};
 use crate::stats::Statistics;
-
-/// A batch of at most this many fast jobs may run on the thread that brought it: at 10 to 25 µs each
-/// it holds up that thread's other work for no longer than a wake-up under load would.
-const INLINE_MAX: usize = 2;
-
-/// [`INLINE_MAX`] with one worker per class, that is on one core: a worker would run on the same core, so handing a
-/// batch over costs two switches and a wake-up for nothing (a tenth of P-256's rate, docs/benchmarks). Bounded to about
-/// a millisecond, because other connections wait for that thread.
-const INLINE_MAX_ALONE: usize = 64;
 
 /// The queue of one class and what goes with it under the same lock.
 pub(super) struct ClassState {
@@ -43,6 +33,23 @@ pub(super) struct ClassQueue {
     pub(super) work: Condvar,
     /// Wakes the express worker.
     pub(super) express: Condvar,
+}
+
+impl ClassQueue {
+    pub(super) fn new(config: &EngineConfig, express_first: bool) -> Self {
+        Self {
+            state: Mutex::new(ClassState {
+                queue: FairQueue::new(config.queue_limit, config.session_queue_limit),
+                contention: Contention::default(),
+                idle_workers: 0,
+                express_idle: false,
+                express_first,
+                stopping: false,
+            }),
+            work: Condvar::new(),
+            express: Condvar::new(),
+        }
+    }
 }
 
 /// A job that ends without service.
@@ -94,9 +101,7 @@ pub(super) struct Shared {
     /// The largest batch that a backend computes together on a worker's core.
     pub(super) batch: usize,
     /// Whether every backend that serves a class computes on the core of the worker that calls it, by class.
-    pub(super) on_cpu_alone: [bool; 3],
-    /// Runners for jobs computed on the submitting thread.
-    pub(super) inline: Mutex<Vec<Runner>>,
+    pub(super) only_on_cpu: [bool; 3],
     pub(super) in_flight: AtomicUsize,
     pub(super) next_session: AtomicU64,
     pub(super) draining: AtomicBool,
@@ -118,50 +123,7 @@ impl Shared {
         if job.deadline <= queued.arrived {
             return Some(JobError::Expired);
         }
-        let able = job.key.able(job.operation.kind());
-        able.is_empty().then_some(JobError::NotOffered)
-    }
-
-    /// Runs a small batch of the fast class on this thread if nothing waits before it; else returns it.
-    /// While several owners use the class, a batch that takes longer than a wake-up goes to the queue,
-    /// where the owners take turns.
-    pub(super) fn try_inline(
-        &self,
-        class: Class,
-        batch: Vec<Queued>,
-        now: Instant,
-    ) -> Option<Vec<Queued>> {
-        let (Class::Fast, Some(first)) = (class, batch.first()) else {
-            return Some(batch);
-        };
-        let owner = first.owner();
-        // The jobs of one call are of one session in practice; several owners would need one charge each.
-        let one_owner = batch.iter().all(|queued| queued.owner() == owner);
-        let needs_device = batch.iter().any(|Queued { job, .. }| {
-            let able = job.key.able(job.operation.kind());
-            !able.minus(self.backends.on_cpu()).is_empty()
-        });
-        {
-            let mut state = lock(&self.classes[class.index()].state);
-            let shared = state.contention.note(owner.id(), now);
-            let alone = self.workers == 1 && !shared;
-            let limit = if alone { INLINE_MAX_ALONE } else { INLINE_MAX };
-            if !one_owner
-                || needs_device
-                || batch.len() > limit
-                || !state.queue.is_empty()
-                || state.stopping
-            {
-                return Some(batch);
-            }
-            state.queue.pass(owner, batch.len(), batch.iter().map(Queued::cost).sum());
-        }
-        self.statistics.ran_inline.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        let runner = lock(&self.inline).pop();
-        let mut runner = runner.unwrap_or_else(|| Runner::new(&self.backends));
-        runner.run(self, class, batch, &mut Alone);
-        lock(&self.inline).push(runner);
-        None
+        job.able().is_empty().then_some(JobError::NotOffered)
     }
 
     pub(super) fn enqueue(&self, class: Class, batch: Vec<Queued>, ended: &mut Vec<Unserved>) {
@@ -193,7 +155,7 @@ impl Shared {
     }
 
     /// Ends the service of jobs that a worker or the calling thread ran.
-    pub(super) fn release(&self, class: Class, sessions: &[(EngineSession, Vec<Completion>)]) {
+    fn release(&self, class: Class, sessions: &[(EngineSession, Vec<Completion>)]) {
         let class = &self.classes[class.index()];
         let mut state = lock(&class.state);
         for (session, completions) in sessions {
@@ -231,49 +193,25 @@ impl Shared {
             };
             completed.push(job.session, completion);
         }
-        completed.flush(self);
-    }
-}
-
-/// Completions on their way to their sinks, grouped so that a sink is called once per batch.
-#[derive(Default)]
-pub(super) struct CompletionBatch {
-    /// The class in which these jobs are in service; none for jobs that no worker took.
-    class: Option<Class>,
-    by_session: Vec<(EngineSession, Vec<Completion>)>,
-}
-
-impl CompletionBatch {
-    /// An empty batch for jobs that are in service.
-    pub(super) fn of(class: Class) -> Self {
-        Self { class: Some(class), ..Self::default() }
+        self.deliver(&mut completed);
     }
 
-    pub(super) fn push(&mut self, session: EngineSession, completion: Completion) {
-        // Few sessions share a batch, and neighbours tend to be of the same one.
-        let same =
-            |(known, _): &&mut (EngineSession, Vec<Completion>)| known.inner.id == session.inner.id;
-        match self.by_session.iter_mut().rev().find(same) {
-            Some((_, completions)) => completions.push(completion),
-            None => self.by_session.push((session, vec![completion])),
-        }
-    }
-
-    pub(super) fn flush(&mut self, shared: &Shared) {
+    /// Hands completions to their sinks.
+    pub(super) fn deliver(&self, completed: &mut CompletionBatch) {
         // Before the sinks are called: an owner that sends its next job at once has nothing in service.
-        if let Some(class) = self.class.filter(|_| !self.by_session.is_empty()) {
-            shared.release(class, &self.by_session);
+        if let Some(class) = completed.class.filter(|_| !completed.by_session.is_empty()) {
+            self.release(class, &completed.by_session);
         }
-        for (session, mut completions) in self.by_session.drain(..) {
-            shared.in_flight.fetch_sub(completions.len(), Ordering::Relaxed);
+        for (session, mut completions) in completed.by_session.drain(..) {
+            self.in_flight.fetch_sub(completions.len(), Ordering::Relaxed);
             for completion in &completions {
                 if let Err(error) = completion.result {
-                    shared.statistics.count_error(error);
+                    self.statistics.count_error(error);
                 }
             }
             if session.inner.closed.load(Ordering::Acquire) {
                 let count = completions.len() as u64;
-                shared.statistics.dropped.fetch_add(count, Ordering::Relaxed);
+                self.statistics.dropped.fetch_add(count, Ordering::Relaxed);
             } else {
                 session.inner.sink.complete(&mut completions);
             }

@@ -81,7 +81,7 @@ impl ClassLine<'_> {
             state = class.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle_workers -= 1;
         }
-        let most = if self.on_cpu_alone() {
+        let most = if self.only_on_cpu() {
             CPU_TURN[self.class.index()].next_multiple_of(self.shared.batch)
         } else {
             device_turn
@@ -102,7 +102,7 @@ impl ClassLine<'_> {
     ) {
         let share = state.queue.len().div_ceil(self.shared.workers);
         let mut most = share.next_multiple_of(self.shared.batch).min(most);
-        if self.on_cpu_alone() && state.queue.owners_waiting() > 1 {
+        if self.only_on_cpu() && state.queue.owners_waiting() > 1 {
             most = most.min(self.shared.batch);
         }
         state.queue.pop(most, Instant::now(), ready, expired);
@@ -126,8 +126,8 @@ impl ClassLine<'_> {
         true
     }
 
-    fn on_cpu_alone(&self) -> bool {
-        self.shared.on_cpu_alone[self.class.index()]
+    fn only_on_cpu(&self) -> bool {
+        self.shared.only_on_cpu[self.class.index()]
     }
 }
 

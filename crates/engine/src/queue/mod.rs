@@ -63,10 +63,11 @@ const AHEAD_JOBS: u128 = 16;
 /// among them; with more of them waiting, each is served in its turn.
 const MOST_LOOKED_AT: usize = 64;
 
-/// A client whose job would be too late pauses for at least one part in this many of the time for which jobs wait. A
-/// shorter pause costs the node more refused jobs; a longer one lets clients come back together, and the projection of
-/// the first ones is too short (`overload_tests.rs`: 4 to 7 % of the jobs are late at a quarter and 20 clients).
-const LEAST_PAUSE: u32 = 16;
+/// The shortest pause of a client whose job would be too late, as a divisor of the projected wait. A shorter pause
+/// costs the node more refused jobs. After a longer one clients come back together, and the wait that is projected for
+/// the first of them is too short: with a quarter of it and 20 clients, 4 to 7 % of the jobs are late
+/// (`overload_tests.rs`).
+const MIN_PAUSE_DIVISOR: u32 = 16;
 
 /// Properties of a job that the queue needs.
 pub(crate) trait Waiting {
@@ -95,7 +96,7 @@ pub(crate) struct FairQueue<T> {
     weights: u64,
     limit: usize,
     session_limit: usize,
-    /// No job here has an earlier deadline (it may be later: removals do not raise it).
+    /// Lower bound on the deadlines of the jobs that wait: removals do not raise it.
     earliest_deadline: Option<Instant>,
     service_rate: ServiceRate,
     bursts: Bursts,
@@ -194,20 +195,21 @@ impl<T: Waiting> FairQueue<T> {
         if holds >= share.max(1) {
             return None;
         }
-        let owners = self.levels.iter().flat_map(|level| &level.order);
-        let owners = owners.map(|(_, id)| (*id, &self.owners[id]));
-        // An owner that holds less than its share leaves another one that holds more.
-        let over = owners.filter(|(_, owned)| {
+        let mut largest: Option<(u64, &OwnedJobs<T>)> = None;
+        for (_, id) in self.levels.iter().flat_map(|level| &level.order) {
+            let owned = &self.owners[id];
             let several = share > 0 || owned.waiting > 1;
-            several && owned.waiting as u64 * weights > limit * u64::from(owned.weight)
-        });
-        // The most jobs for its weight: compared without a division.
-        let jobs = |a: &OwnedJobs<T>, b: &OwnedJobs<T>| a.waiting as u64 * u64::from(b.weight);
-        over.max_by(|(_, a), (_, b)| jobs(a, b).cmp(&jobs(b, a))).map(|(id, _)| id)
+            // An owner that holds less than its share leaves another one that holds more.
+            let over = owned.waiting as u64 * weights > limit * u64::from(owned.weight);
+            if several && over && largest.is_none_or(|(_, known)| !owned.holds_less_than(known)) {
+                largest = Some((*id, owned));
+            }
+        }
+        largest.map(|(id, _)| id)
     }
 
-    /// Time that a further job of `owner` would wait, by the measured rate; `None` before it was measured, and for an
-    /// owner with no job waiting, which is served next in its level.
+    /// Time that a further job of `owner` would wait, by the measured rate. `None` before the rate was measured, and for
+    /// an owner with no job waiting, which is served next in its level.
     ///
     /// Before that job come the waiting jobs of its owner, and what the others are due while those are served.
     pub(crate) fn projected_wait(&self, owner: Owner) -> Option<Duration> {
@@ -224,20 +226,18 @@ impl<T: Waiting> FairQueue<T> {
         self.service_rate.time_of(of_level + of_others.sum::<u128>())
     }
 
-    /// Time for which a client should send no job like this one of `owner`, if it would wait too long for its budget:
-    /// the client can do something better with the time than wait. After that time a job with the same budget is not
-    /// too late.
+    /// Time for which a client should send no job like this one of `owner`; `None` if the job would start within its
+    /// budget. After that time a job with the same budget is not too late.
     ///
-    /// The pause is at least a part of the time for which jobs wait now ([`LEAST_PAUSE`]), so that one refusal serves
-    /// for many jobs and the queue cannot run dry before the client sends again.
+    /// The pause is at least a sixteenth of the projected wait ([`MIN_PAUSE_DIVISOR`]). So one refusal serves for many
+    /// jobs, and the queue cannot run dry before the client sends again.
     ///
-    /// A quarter of the budget is kept for what the projection does not know: the way to the node and back, and its
-    /// own error. Without it a node under twice its peak load served every job a few milliseconds too late (measured:
-    /// goodput 0.19 of the peak).
+    /// A quarter of the budget is kept for the way to the node and back, and for the error of the projection. Without
+    /// it a node under twice its peak load served every job a few milliseconds too late (goodput 0.19 of the peak).
     pub(crate) fn retry_after(&self, owner: Owner, budget: Duration) -> Option<Duration> {
         let wait = self.projected_wait(owner)?;
         let late = wait.checked_sub(budget - budget / 4)?;
-        (!late.is_zero()).then(|| late.max(wait / LEAST_PAUSE))
+        (!late.is_zero()).then(|| late.max(wait / MIN_PAUSE_DIVISOR))
     }
 
     /// Takes up to `max` jobs: of the level that is due, those of the owner with the least virtual time first. Jobs
@@ -267,14 +267,14 @@ impl<T: Waiting> FairQueue<T> {
         self.service_rate.note(taken, self.len > 0, now);
     }
 
-    /// Takes up to `max` jobs of one owner that has nothing in service and was not given more than the
-    /// others, if there is one: of such owners of the highest level the one with the least virtual time.
+    /// Takes up to `max` jobs of one owner that has nothing in service and leads the others by [`AHEAD_JOBS`] at most:
+    /// of such owners of the highest level the one with the least virtual time.
     ///
-    /// An owner with more jobs than one that is being served, of its level or a higher one, is left to [`Self::pop`].
-    /// The caller may run before the workers that serve: an owner whose jobs come in bursts would overtake the only job
-    /// of another one, burst by burst. For the same reason the owner has a single job while none is being served, and
-    /// did not have several lately ([`Bursts`]): with the first job of a burst in its hands, the caller would let
-    /// another owner's only job wait.
+    /// The caller may run before the workers, so an owner whose jobs come in bursts must not overtake the only job of
+    /// another one. Two kinds of owners are therefore left to [`Self::pop`]:
+    ///
+    /// - An owner with more jobs than another one, of its level or a higher one, that is being served.
+    /// - While none is being served, an owner with several jobs, now or lately ([`Bursts`]).
     pub(crate) fn pop_unserved(
         &mut self,
         max: usize,
@@ -310,13 +310,14 @@ impl<T: Waiting> FairQueue<T> {
         self.levels.iter().find_map(|level| {
             let least = level.served.first().map_or(usize::MAX, |(jobs, _)| *jobs);
             most = most.min(least);
-            let first = level.order.iter().take(MOST_LOOKED_AT);
-            let mut owners = first.map(|(_, id)| (*id, &self.owners[id]));
-            let fits = |owned: &OwnedJobs<T>| owned.in_service == 0 && owned.waiting <= most;
-            let in_bursts = |id: u64| !serving && self.bursts.has(id);
-            let unserved = owners
-                .find(|(id, owned)| fits(owned) && !in_bursts(*id) && self.is_below_share(owned));
-            unserved.map(|(id, _)| id)
+            let mut owners = level.order.iter().take(MOST_LOOKED_AT).map(|(_, id)| *id);
+            owners.find(|id| {
+                let owned = &self.owners[id];
+                owned.in_service == 0
+                    && owned.waiting <= most
+                    && (serving || !self.bursts.has(*id))
+                    && self.is_below_share(owned)
+            })
         })
     }
 

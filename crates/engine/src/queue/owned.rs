@@ -239,6 +239,12 @@ impl<T: Waiting> OwnedJobs<T> {
         members.flat_map(HashMap::into_values).flatten().collect()
     }
 
+    /// Whether another owner holds more jobs for its weight: compared without a division.
+    pub(super) fn holds_less_than(&self, other: &Self) -> bool {
+        self.waiting as u64 * u64::from(other.weight)
+            < other.waiting as u64 * u64::from(self.weight)
+    }
+
     /// Charges the owner for jobs of this cost.
     pub(super) fn charge(&mut self, cost: u32) {
         self.virtual_time += self.time_of(cost);

@@ -92,7 +92,11 @@ impl Scripted {
         Self::with(kind, batch, true)
     }
 
-    pub(crate) fn with(kind: BackendKind, batch: usize, on_cpu: bool) -> Arc<Self> {
+    pub(crate) fn device(kind: BackendKind, batch: usize) -> Arc<Self> {
+        Self::with(kind, batch, false)
+    }
+
+    fn with(kind: BackendKind, batch: usize, on_cpu: bool) -> Arc<Self> {
         Arc::new(Self {
             kind,
             on_cpu,

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_client::stub::Stub;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig};

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_backends::Software;
+use millrace_backends::software::Software;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig};
 use millrace_operation::{Hash, JobError, KeyInfo, Operation, PrivateKey};

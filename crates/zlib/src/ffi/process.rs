@@ -73,7 +73,7 @@ fn find() -> Option<ServedProcess> {
         let files = CardFiles::read(|name| std::env::var(name).ok());
         Card::open(&files, counters, settings.device_time, say)
     });
-    let card = card.and_then(|opened| opened.map_err(|error| say(&error)).ok());
+    let card = card.and_then(|opened| opened.map_err(|error| say(&error.to_string())).ok());
     Some(ServedProcess { program, settings, counters, isal, card })
 }
 

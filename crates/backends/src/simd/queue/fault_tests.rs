@@ -16,11 +16,11 @@ use millrace_testkit::keys as test_keys;
 use millrace_testkit::random::SeededRandom;
 
 use super::*;
-use crate::Software;
 use crate::simd::lanes::LANES;
 use crate::simd::rsa::RsaStep;
 use crate::simd::rsa::tests::{OnLanes, Strike, expected, loaded, on_all_lanes};
 use crate::simd::{Implementation, Simd};
+use crate::software::Software;
 
 /// The simd backend on lanes where one bit flips in every batch.
 struct Struck<L> {

@@ -22,7 +22,7 @@ use super::lanes::Lanes;
 use super::operations;
 use super::rsa::{REQUESTS, RsaRequest, Workspace};
 use crate::key_table::KeyTable;
-use crate::software::operations as alone;
+use crate::software::operations::run_task;
 
 /// Capacity of a queue, in tasks: eight batches. That is enough to fill batches from tasks of three sizes,
 /// and few enough that other workers get their share.
@@ -31,7 +31,7 @@ pub(super) const CAPACITY: usize = 8 * REQUESTS;
 /// Counters over all queues since their backend was made, for tests and measurements.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub(super) alone: AtomicU64,
+    pub(super) single: AtomicU64,
     pub(super) batches: [AtomicU64; REQUESTS],
 }
 
@@ -184,8 +184,8 @@ impl<L: Lanes> Queue for SimdQueue<L> {
                 for waiting in batch.drain(1.min(batch.len())..).rev() {
                     self.waiting.push_front(waiting);
                 }
-                self.counters.alone.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                batch.iter().map(run_alone).collect()
+                self.counters.single.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                batch.iter().map(run_single).collect()
             }
         };
         let service_time = start.elapsed();
@@ -224,8 +224,8 @@ fn blindings<L: Lanes>(
 }
 
 /// Runs one task on AWS-LC.
-fn run_alone(waiting: &WaitingTask) -> Result<Output, BackendError> {
-    alone::run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
+fn run_single(waiting: &WaitingTask) -> Result<Output, BackendError> {
+    run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
 }
 
 #[cfg(test)]

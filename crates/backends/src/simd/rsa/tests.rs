@@ -13,7 +13,7 @@ use crate::simd::lanes::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::sys::{Fp52, Ifma};
 use crate::software::keys::Secret;
-use crate::software::operations::rsa_private;
+use crate::software::rsa::rsa_private;
 
 /// A bit that flips.
 #[derive(Clone, Copy, Debug)]

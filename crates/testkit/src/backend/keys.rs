@@ -137,8 +137,8 @@ macro_rules! good {
             TestKey {
                 name: stringify!($function),
                 key_type: $key_type,
-                der: include_bytes!(concat!("../keys/", stringify!($function), ".der")),
-                pem: include_str!(concat!("../keys/", stringify!($function), ".pem")),
+                der: include_bytes!(concat!("../../keys/", stringify!($function), ".der")),
+                pem: include_str!(concat!("../../keys/", stringify!($function), ".pem")),
             }
         })*
 
@@ -203,7 +203,7 @@ macro_rules! bad {
             vec![$(BadKey {
                 name: stringify!($name),
                 error: KeyError::$error,
-                der: include_bytes!(concat!("../keys/", stringify!($name), ".der")),
+                der: include_bytes!(concat!("../../keys/", stringify!($name), ".der")),
             }),*]
         }
     };

@@ -35,7 +35,7 @@ pub struct DeviceOptions {
     pub kind: BackendKind,
     /// The type of the keys that it opens.
     pub key_type: KeyType,
-    /// The only key that it opens; any if none is named.
+    /// The only key that it opens. `None` if it opens any.
     pub only_key: Option<&'static [u8]>,
     /// Time from submission to answer.
     pub latency: Duration,
@@ -117,14 +117,24 @@ impl DeviceControls {
         self.lock().return_lost = true;
     }
 
-    /// Sets whether the device holds what it has in flight, whatever its latency.
-    pub fn hold(&self, hold: bool) {
-        self.lock().on_hold = hold;
+    /// The device holds its tasks in flight, whatever its latency.
+    pub fn hold(&self) {
+        self.lock().on_hold = true;
     }
 
-    /// Sets whether the device takes no tasks, as one does that owes answers.
-    pub fn take_nothing(&self, nothing: bool) {
-        self.lock().takes_nothing = nothing;
+    /// Ends [`Self::hold`].
+    pub fn release(&self) {
+        self.lock().on_hold = false;
+    }
+
+    /// The device takes no tasks, as one does that owes answers.
+    pub fn take_nothing(&self) {
+        self.lock().takes_nothing = true;
+    }
+
+    /// Ends [`Self::take_nothing`].
+    pub fn take_again(&self) {
+        self.lock().takes_nothing = false;
     }
 
     /// The device stops serving; what it has in flight ends as failed.

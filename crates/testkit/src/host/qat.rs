@@ -27,6 +27,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use thiserror::Error;
+
 /// The Debian releases whose library is tested: 24.02 of Debian 13, and that of unstable.
 pub const VERSIONS: [&str; 2] = ["trixie", "sid"];
 
@@ -82,6 +84,30 @@ const SEARCHES: u64 = 136;
 const FOUND: u64 = 144;
 /// Requests that the card still had when their ring was turned off, while no event explains it.
 pub const ABANDONED: u64 = 152;
+
+/// Why there is no machine, or why layouts differ.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QatMachineError {
+    /// A program is missing, or cannot be run.
+    #[error("{program} cannot run: {reason}")]
+    NotRun {
+        /// The program.
+        program: &'static str,
+        /// The operating system's reason.
+        reason: String,
+    },
+    /// A program ended with an error.
+    #[error("{program} failed: {}", output.lines().last().unwrap_or_default())]
+    Failed {
+        /// The program.
+        program: &'static str,
+        /// Its error output, of which a message has the last line.
+        output: String,
+    },
+    /// The compiled stand-in cannot be put in its place.
+    #[error("the stand-in cannot be renamed: {0}")]
+    Rename(String),
+}
 
 /// A message of the physical function to all virtual functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +175,7 @@ impl QatControls {
     }
 }
 
-/// The controls of the machine that this process runs on; none outside of one.
+/// The controls of the machine that this process runs on; `None` outside of one.
 #[must_use]
 pub fn inside() -> Option<QatControls> {
     let root = std::env::var_os(ROOT)?;
@@ -159,8 +185,8 @@ pub fn inside() -> Option<QatControls> {
 /// Compiles `tests/qat/layout.c` and `layout_dc.c` with the headers of a version.
 ///
 /// # Errors
-/// The missing program or file, or the difference.
-pub fn compare_layouts(version: &str) -> Result<(), String> {
+/// [`QatMachineError::Failed`] with the differences.
+pub fn compare_layouts(version: &str) -> Result<(), QatMachineError> {
     prepared()?;
     let headers = workspace().join("target/qat").join(version).join("usr/include/qat");
     let compiled = Command::new("cc")
@@ -168,11 +194,7 @@ pub fn compare_layouts(version: &str) -> Result<(), String> {
         .arg(headers)
         .args(["layout.c", "layout_dc.c"].map(|file| workspace().join("tests/qat").join(file)))
         .output();
-    let compiled = compiled.map_err(|error| error.to_string())?;
-    if compiled.status.success() {
-        return Ok(());
-    }
-    Err(String::from_utf8_lossy(&compiled.stderr).into_owned())
+    succeeded("cc", compiled)
 }
 
 /// A folder that is a machine with cards, and the release that runs on it. Removed when dropped.
@@ -187,8 +209,8 @@ impl QatMachine {
     /// Makes a machine with `cards` cards of `functions` virtual functions each.
     ///
     /// # Errors
-    /// The missing program or file.
-    pub fn new(version: &str, cards: u32, functions: u32) -> Result<Self, String> {
+    /// The program that is missing or failed.
+    pub fn new(version: &str, cards: u32, functions: u32) -> Result<Self, QatMachineError> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let workspace = workspace();
         let release = workspace.join("target/qat").join(version);
@@ -200,7 +222,7 @@ impl QatMachine {
             .arg(&folder)
             .args([cards, functions].map(|count| count.to_string()))
             .output();
-        ended_well("machine.sh", made)?;
+        succeeded("machine.sh", made)?;
         Ok(Self { folder, release, card: card_file() })
     }
 
@@ -277,32 +299,36 @@ fn card_file() -> PathBuf {
 }
 
 /// Unpacks the libraries and compiles the stand-in, once per process.
-fn prepared() -> Result<(), String> {
-    static PREPARED: OnceLock<Result<(), String>> = OnceLock::new();
-    let prepare = || {
-        let unpacked = Command::new(workspace().join("scripts/qat-libraries.sh")).output();
-        ended_well("qat-libraries.sh", unpacked)?;
-        // Several test programs may compile it at once: each into a file of its own.
-        let source = workspace().join("tests/qat/card.c");
-        let fresh = card_file().with_extension(format!("{}", std::process::id()));
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
-            .arg(&fresh)
-            .arg(source)
-            .args(["-lcrypto", "-lz", "-lpthread", "-ldl"])
-            .output();
-        ended_well("cc", compiled)?;
-        std::fs::rename(fresh, card_file()).map_err(|error| error.to_string())
-    };
+fn prepared() -> Result<(), QatMachineError> {
+    static PREPARED: OnceLock<Result<(), QatMachineError>> = OnceLock::new();
     PREPARED.get_or_init(prepare).clone()
 }
 
-fn ended_well(what: &str, output: std::io::Result<Output>) -> Result<(), String> {
-    let output = output.map_err(|error| format!("{what} cannot run: {error}"))?;
-    if output.status.success() {
+fn prepare() -> Result<(), QatMachineError> {
+    let unpacked = Command::new(workspace().join("scripts/qat-libraries.sh")).output();
+    succeeded("qat-libraries.sh", unpacked)?;
+    // Several test programs may compile it at once: each into a file of its own.
+    let source = workspace().join("tests/qat/card.c");
+    let fresh = card_file().with_extension(format!("{}", std::process::id()));
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&fresh)
+        .arg(source)
+        .args(["-lcrypto", "-lz", "-lpthread", "-ldl"])
+        .output();
+    succeeded("cc", compiled)?;
+    std::fs::rename(fresh, card_file()).map_err(|error| QatMachineError::Rename(error.to_string()))
+}
+
+fn succeeded(
+    program: &'static str,
+    output: std::io::Result<Output>,
+) -> Result<(), QatMachineError> {
+    let ended =
+        output.map_err(|error| QatMachineError::NotRun { program, reason: error.to_string() })?;
+    if ended.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default();
-    Err(format!("{what} failed: {last}"))
+    let output = String::from_utf8_lossy(&ended.stderr).into_owned();
+    Err(QatMachineError::Failed { program, output })
 }

@@ -11,7 +11,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 /// Reasons that CI accepts, one per line: the beginning of the reason, a tab, an explanation.
-const ALLOWED: &str = include_str!("../../../tests/allowed-skips.tsv");
+const ALLOWED: &str = include_str!("../../../../tests/allowed-skips.tsv");
 
 /// Ends the calling test as skipped, with a reason as for `format!`. The reason names the missing thing ("no
 /// valgrind"), so that a reader of the list knows what to install.

@@ -27,7 +27,7 @@ pub struct FakeOptions {
     pub on_cpu: bool,
     /// The type of every key that it opens.
     pub key_type: KeyType,
-    /// The only key that it opens; any if none is named.
+    /// The only key that it opens. `None` if it opens any.
     pub only_key: Option<&'static [u8]>,
     /// Time that each task computes on the calling core.
     pub work: Duration,

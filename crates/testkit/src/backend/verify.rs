@@ -57,16 +57,31 @@ pub fn digest(hash: Hash, message: &[u8]) -> Vec<u8> {
 /// If the operation is not a signature or the key cannot be read.
 #[must_use]
 pub fn signature(spki: &[u8], operation: &Operation, input: &[u8], signature: &[u8]) -> bool {
-    if let Operation::MlDsaSign { input: form } = operation {
-        return ml_dsa(spki, *form, input, signature).unwrap_or(false);
+    match operation {
+        Operation::MlDsaSign { input: form } => {
+            ml_dsa(spki, *form, input, signature).unwrap_or(false)
+        }
+        Operation::Ed25519Sign => Verifier::new_without_digest(&public_key(spki))
+            .and_then(|mut verifier| verifier.verify_oneshot(signature, input))
+            .unwrap_or(false),
+        Operation::RsaPkcs1Sign { .. }
+        | Operation::RsaPssSign { .. }
+        | Operation::EcdsaSign { .. }
+        | Operation::DsaSign { .. } => {
+            verify_digest(&public_key(spki), operation, input, signature).unwrap_or(false)
+        }
+        Operation::RsaOaepDecrypt { .. }
+        | Operation::RsaPkcs1Decrypt
+        | Operation::RsaTlsPremaster { .. }
+        | Operation::RsaRaw
+        | Operation::Ecdh
+        | Operation::X25519
+        | Operation::DhDerive => panic!("{:?} is not a signature", operation.kind()),
     }
-    let key = PKey::public_key_from_der(spki).expect("a public key");
-    let verified = match operation {
-        Operation::Ed25519Sign => Verifier::new_without_digest(&key)
-            .and_then(|mut verifier| verifier.verify_oneshot(signature, input)),
-        _ => verify_digest(&key, operation, input, signature),
-    };
-    verified.unwrap_or(false)
+}
+
+fn public_key(spki: &[u8]) -> PKey<Public> {
+    PKey::public_key_from_der(spki).expect("a public key")
 }
 
 /// Verifies an ML-DSA signature. `None` if key or signature do not parse.
@@ -97,11 +112,10 @@ pub fn ml_dsa_mu(spki: &[u8], context: &[u8], message: &[u8]) -> [u8; ML_DSA_MU_
         hash_xof(MessageDigest::shake_256(), &parts.concat(), &mut out).expect("a digest");
         out
     };
-    let len = |set: MlDsaSet| set.public_key_len();
     let sets = [MlDsaSet::MlDsa44, MlDsaSet::MlDsa65, MlDsaSet::MlDsa87];
     // The key is at the end of the `SubjectPublicKeyInfo`, after fewer than 32 bytes.
-    let public = sets.into_iter().map(len).filter(|len| *len < spki.len()).max();
-    let public = &spki[spki.len() - public.expect("an ML-DSA key")..];
+    let len = sets.map(MlDsaSet::public_key_len).into_iter().filter(|len| *len < spki.len()).max();
+    let public = &spki[spki.len() - len.expect("an ML-DSA key")..];
     let context_len = u8::try_from(context.len()).expect("a context of at most 255 bytes");
     shake(&[&shake(&[public]), &[0, context_len], context, message])
 }
@@ -125,8 +139,8 @@ fn verify_digest(
             context.set_rsa_mgf1_md(md(*mgf_hash))?;
             context.set_rsa_pss_saltlen(RsaPssSaltlen::custom(i32::from(*salt_len)))?;
         }
-        Operation::EcdsaSign { .. } | Operation::DsaSign { .. } => {}
-        other => panic!("{:?} is not a signature", other.kind()),
+        // ECDSA and DSA have no parameters beside the key.
+        _ => {}
     }
     context.verify(digest, signature)
 }

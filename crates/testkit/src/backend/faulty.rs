@@ -127,9 +127,9 @@ impl FaultControls {
         }
     }
 
-    /// Sets whether `open_queue` is refused.
-    pub fn refuse_queues(&self, refuse: bool) {
-        self.change(|state| state.refuse_queues = refuse);
+    /// Refuses `open_queue` from now on.
+    pub fn refuse_queues(&self) {
+        self.change(|state| state.refuse_queues = true);
     }
 
     /// Sets the error with which `open_key` is refused; `None` accepts keys.
@@ -137,9 +137,9 @@ impl FaultControls {
         self.change(|state| state.refuse_keys = error);
     }
 
-    /// Sets whether `probe` reports the backend as unusable.
-    pub fn unusable(&self, unusable: bool) {
-        self.change(|state| state.unusable = unusable);
+    /// Makes `probe` report the backend as unusable.
+    pub fn make_unusable(&self) {
+        self.change(|state| state.unusable = true);
     }
 
     /// Number of injected faults.

@@ -18,8 +18,8 @@ const SUSPICIOUS: f64 = 10.0;
 /// Number of trials.
 const TRIALS: usize = 5;
 
-/// Share of all measurements that is kept, the fastest first. The slower ones were interrupted.
-const KEPT: (usize, usize) = (9, 10);
+/// Share of the measurements, in percent, that counts, the fastest first. The slower ones were interrupted.
+const COUNTED_PERCENT: usize = 90;
 
 /// The size of a timing test.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub fn nanoseconds(work: impl FnOnce()) -> u64 {
 fn welch(classes: &[Vec<u64>; 2]) -> f64 {
     let mut all = classes.concat();
     all.sort_unstable();
-    let limit = all[all.len() * KEPT.0 / KEPT.1];
+    let limit = all[all.len() * COUNTED_PERCENT / 100];
     let [a, b] = classes.each_ref().map(|class| {
         let kept: Vec<_> =
             class.iter().filter(|time| **time <= limit).map(|time| *time as f64).collect();
