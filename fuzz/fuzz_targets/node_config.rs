@@ -7,8 +7,7 @@
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use millrace_server::NodeConfig;
-use millrace_server::config::MAX_NODE_NAME_LEN;
+use millrace_server::config::{MAX_NODE_NAME_LEN, NodeConfig};
 use millrace_service::settings::MAX_CONNECTIONS;
 
 fuzz_target!(|text: &str| {

@@ -11,9 +11,12 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{HeartbeatReport, Leave, NewKey, NewToken, QuotaBody};
 use crate::client::http::parse_answer;
+use crate::model::audit::AuditEntry;
 use crate::model::holder::SealedKey;
+use crate::model::keys::PoolKey;
+use crate::model::ledger::Ledger;
+use crate::model::node::{Node, Registration};
 use crate::model::tenant::{Placement, Tenant};
-use crate::model::{AuditEntry, Ledger, Node, PoolKey, Registration};
 use crate::sealing::SealingPair;
 use crate::vault;
 

@@ -26,7 +26,7 @@ pub mod client;
 pub mod fuzzing;
 mod http_head;
 pub mod managed_node;
-pub mod manager;
+mod manager;
 pub mod model;
 pub mod schema;
 pub mod sealing;

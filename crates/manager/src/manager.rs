@@ -15,11 +15,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use millrace_operation::sync::lock;
 use millrace_service::grant::{GrantKeys, GrantSigner};
 
-use crate::model::audit::{AuditEntry, AuditError, AuditVerifier};
+use crate::model::audit::{AuditEntry, AuditError, AuditHead, AuditVerifier};
+use crate::model::command::{Command, Refusal};
 use crate::model::core::{Actor, Core, FAST_HEARTBEAT, LeaseTimes};
 use crate::model::holder::{GrantSet, Registered, SealedKey};
+use crate::model::keys::PoolKey;
+use crate::model::name::NodeName;
+use crate::model::node::{Heartbeat, Registration};
 use crate::model::view::{AUDIT_PREFIX, PREFIX, View, audit_key};
-use crate::model::{AuditHead, Command, Heartbeat, NodeName, PoolKey, Refusal, Registration};
 use crate::schema::{self, SchemaError};
 use crate::store::{Store, StoreError, Transaction};
 use crate::vault::Vault;

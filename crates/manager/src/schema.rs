@@ -6,7 +6,7 @@
 //! Every transaction of a manager requires that the schema has not changed since it was read, so that a manager of an
 //! older version that still runs cannot write once a newer one has migrated the store.
 
-use crate::model::Refusal;
+use crate::model::command::Refusal;
 use crate::model::view::{PREFIX, SCHEMA, SCHEMA_VERSION, Schema};
 use crate::store::{Snapshot, Store, StoreError, Transaction};
 

@@ -28,7 +28,7 @@ use rustls::crypto::hpke::{EncapsulatedSecret, Hpke, HpkePrivateKey, HpkePublicK
 use zeroize::Zeroizing;
 
 use crate::model::holder::SealedKey;
-use crate::model::{KeyName, NodeName, TenantName};
+use crate::model::name::{KeyName, NodeName, TenantName};
 
 /// Separates this use of HPKE from all others.
 const INFO: &[u8] = b"millrace key in transit v1";
@@ -121,7 +121,7 @@ impl SealingPair {
         Ok(Self { public, private })
     }
 
-    /// The public half, for [`Registration::sealing_key`](crate::model::Registration::sealing_key).
+    /// The public half, for [`Registration::sealing_key`](crate::model::node::Registration::sealing_key).
     #[must_use]
     pub fn public_text(&self) -> String {
         hex::encode(&self.public.0)

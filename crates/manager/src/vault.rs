@@ -33,7 +33,8 @@ use serde::{Deserialize, Serialize};
 use tracing::error;
 
 use crate::model::holder::SealedKey;
-use crate::model::{KeyName, PoolKey, TenantName};
+use crate::model::keys::PoolKey;
+use crate::model::name::{KeyName, TenantName};
 use crate::sealing::{SealingError, TransitContext, seal};
 use crate::store::{Store, StoreError, Transaction};
 
@@ -275,7 +276,7 @@ impl Vault {
         &self,
         key: &PoolKey,
         public: &str,
-        node: &crate::model::NodeName,
+        node: &crate::model::name::NodeName,
         fence: u64,
         revision: u64,
     ) -> Option<SealedKey> {

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use millrace_manager::model::command::{Command, Refusal};
 use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::holder::GrantSet;
-use millrace_manager::model::keys::MAX_POOL_KEYS;
-use millrace_manager::model::{
-    Command, Heartbeat, KeyName, NodeName, PoolKey, Refusal, Registration, Role, Tenant,
-};
+use millrace_manager::model::keys::{MAX_POOL_KEYS, PoolKey};
+use millrace_manager::model::name::{KeyName, NodeName};
+use millrace_manager::model::node::{Heartbeat, Registration};
+use millrace_manager::model::principal::Role;
+use millrace_manager::model::tenant::Tenant;
 use millrace_manager::sealing::{SealingError, SealingPair};
 use millrace_manager::store::{self, Store};
 use millrace_manager::vault::{KeyRights, Vault, VaultError, describe};
@@ -101,8 +103,8 @@ impl Node {
             fence: self.fence,
             applied: self.applied,
             clock_ms: 1_000_000,
-            load: millrace_manager::model::Load::default(),
-            health: millrace_manager::model::Health::default(),
+            load: millrace_manager::model::node::Load::default(),
+            health: millrace_manager::model::node::Health::default(),
             keys: self.keys.clone(),
         })?;
         self.applied = set.revision;

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use millrace_manager::model::command::{Command, Refusal};
 use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::holder::GrantSet;
-use millrace_manager::model::{
-    Command, Heartbeat, Refusal, Registration, Role, Tenant, TenantName,
-};
+use millrace_manager::model::name::TenantName;
+use millrace_manager::model::node::{Heartbeat, Registration};
+use millrace_manager::model::principal::Role;
+use millrace_manager::model::tenant::Tenant;
 use millrace_manager::store::{
     self, Changes, MemoryStore, Snapshot, Store, StoreError, Transaction,
 };
@@ -53,8 +55,8 @@ fn heartbeat(node: &str, fence: u64, applied: u64) -> Heartbeat {
         fence,
         applied,
         clock_ms: 1_000_000,
-        load: millrace_manager::model::Load::default(),
-        health: millrace_manager::model::Health::default(),
+        load: millrace_manager::model::node::Load::default(),
+        health: millrace_manager::model::node::Health::default(),
         keys: std::collections::BTreeMap::new(),
     }
 }

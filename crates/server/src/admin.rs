@@ -9,7 +9,7 @@
 //! | `GET /sessions` | [`Sessions`]: identity, agent, age and jobs in flight of each |
 //! | `GET /keys` | [`KeyReport`](millrace_service::keys::KeyReport): versions in service, files that cannot be used |
 //! | `GET /settings` | the settings in force, with their revision |
-//! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::handle::ReloadReport) |
+//! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::ReloadReport) |
 //!
 //! The kernel names the user at the other end: root, the node's own user, or one that the configuration
 //! names. Connections of other users are closed unanswered. Everything that changes a

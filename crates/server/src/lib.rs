@@ -14,11 +14,13 @@
 //! [`millrace_service::Service`] over an engine and a key store, and calls [`Node::bind`] and [`Node::run`].
 //! Key material, inputs and outputs are never logged.
 //!
+//! - [`Node`]: from bind to drain; [`NodeHandle`]: the state and reload of a running node.
 //! - [`config`]: the configuration of a node, and `node.toml`.
-//! - [`node`]: [`Node`], from bind to drain.
-//! - [`handle`]: [`NodeHandle`], the state and reload of a running node.
+//! - [`listener`]: the sockets, also those that another process has opened. `connection`: the loop of one client over
+//!   either; `on_demand_writable`: reads from its stream without a system call for each write; `imports`: the key
+//!   checks that one client waits for.
 //! - [`tls`]: mutual TLS, and a private CA for sites without one.
-//! - [`web`], [`http`]: the page, and the parts of HTTP that the manager uses, too.
+//! - [`web`], [`http`]: the page, and the parts of HTTP that the manager uses, too. `admin`: requests of operators.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -27,15 +29,14 @@ mod connection;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod handle;
+mod handle;
 pub mod http;
 mod imports;
 pub mod listener;
-pub mod node;
+mod node;
 mod on_demand_writable;
 pub mod tls;
 pub mod web;
 
-pub use config::NodeConfig;
-pub use handle::NodeHandle;
+pub use handle::{NodeHandle, ReloadAction, ReloadError, ReloadReport};
 pub use node::{Node, StartError};

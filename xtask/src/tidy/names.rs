@@ -45,7 +45,6 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("KeyView",    &["cli", "manager"], "a key of a node's store as printed; one of the pool as the API shows it"),
     ("OpenError",  &["hostfs", "service"], "why a file, and why a seal, does not open"),
     ("Page",       &["cli", "manager"], "a page that is printed; a page of rows of the API"),
-    ("Peer",       &["manager", "wire"], "the peer of a connection; the side that broke the protocol"),
     ("Placement",  &["engine", "manager"], "of threads on cores; of tenants on nodes"),
     ("Secret",     &["backends", "manager"], "a private key; a token"),
     ("Table",      &["cli", "manager"], "of a page; of the store"),

@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use millrace_manager::model::command::{Command, Refusal};
+use millrace_manager::model::core::{Actor, Core, LeaseTimes};
+use millrace_manager::model::name::{NodeName, TenantName};
+use millrace_manager::model::node::{Health, Heartbeat, Load, Registration, TenantUsage, Usage};
+use millrace_manager::model::principal::Role;
+use millrace_manager::model::tenant::Tenant;
 use millrace_manager::model::view::{PREFIX, View};
-use millrace_manager::model::{
-    Actor, Command, Core, Health, Heartbeat, LeaseTimes, Load, NodeName, Refusal, Registration,
-    Role, Tenant, TenantName, TenantUsage, Usage,
-};
 use millrace_manager::schema;
 use millrace_manager::store::{MemoryStore, Store, StoreError, Transaction};
 use millrace_service::grant::GrantSigner;

@@ -8,7 +8,10 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use millrace_manager::Manager;
-use millrace_manager::model::{Actor, Command, LeaseTimes, Role, Tenant};
+use millrace_manager::model::command::Command;
+use millrace_manager::model::core::{Actor, LeaseTimes};
+use millrace_manager::model::principal::Role;
+use millrace_manager::model::tenant::Tenant;
 use millrace_manager::store::{self, EtcdConfig};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::rates::Rate;

@@ -17,7 +17,7 @@ use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::ReportParts;
 use millrace_inspect::report::schema_of;
-use millrace_manager::api::openapi;
+use millrace_manager::api::openapi_document;
 use millrace_server::config::SAMPLE;
 use millrace_server::tls::IssuedCertificate;
 use millrace_service::status::{Sessions, Status};
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
         ("vpn-import.schema.json", schema_of::<ImportedLink>()),
         ("devices.schema.json", schema_of::<Vec<Observed>>()),
         ("device-change.schema.json", schema_of::<Vec<DeviceChange<'_>>>()),
-        ("openapi.json", openapi::document()),
+        ("openapi.json", openapi_document()),
         ("capabilities.md", capabilities()),
     ];
     for (name, text) in files {

@@ -18,13 +18,11 @@ use millrace_engine::{BackendEvent, Engine, EngineConfig, Observer};
 use millrace_manager::managed_node::ManagedNode;
 use millrace_operation::BackendKind;
 use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
-use millrace_server::handle::ReloadReport;
 use millrace_server::listener::{Inherited, ListenError};
-use millrace_server::node::StartError;
 use millrace_server::tls::{
     CertificateError, check_files, ensure_node_certificates, revocation_list,
 };
-use millrace_server::{Node, NodeHandle};
+use millrace_server::{Node, NodeHandle, ReloadReport, StartError};
 use millrace_service::keys::Reloaded;
 use millrace_service::settings::LogControl;
 use millrace_service::store::{KekError, KeyStore, StoreError};

@@ -9,19 +9,36 @@
 use std::fmt;
 use std::sync::Arc;
 
+use aws_lc_rs::rand;
 use axum::http::{HeaderMap, header};
 use millrace_service::overview::now_ms;
 use zeroize::Zeroizing;
 
 use super::Peer;
 use super::problem::{Code, Problem};
-use super::routes::Access;
 use crate::Manager;
-use crate::model::{Credential, Principal, Role};
+use crate::model::principal::{Credential, Principal, Role};
+
+/// Bytes of randomness in a token.
+const TOKEN_BYTES: usize = 32;
+
+/// Begin of a token, by which scanners of repositories know it.
+const TOKEN_PREFIX: &str = "mrt_";
+
+/// Access rule of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everyone.
+    Open,
+    /// Everyone with a certificate or a token.
+    Authenticated,
+    /// A principal with this role, or one that includes it.
+    Role(Role),
+}
 
 /// The caller of a request.
 #[derive(Clone, Debug)]
-pub enum Caller {
+pub(super) enum Caller {
     /// A user or program with a role.
     Principal(Principal),
     /// A client certificate without a role.
@@ -141,6 +158,17 @@ fn find(manager: &Manager, known: impl Fn(&Credential) -> bool) -> Option<Princi
         fitting.last().map(|principal| principal.value.clone())
     });
     found.filter(|principal| principal.expires_ms.is_none_or(|end| now < end))
+}
+
+/// A new token.
+///
+/// # Errors
+/// The system gives no random numbers.
+pub fn fresh_token() -> Result<Zeroizing<String>, Problem> {
+    let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
+    rand::fill(&mut *bytes)
+        .map_err(|_| Problem::new(Code::Internal, "the system gives no random numbers"))?;
+    Ok(Zeroizing::new(format!("{TOKEN_PREFIX}{}", hex::encode(*bytes))))
 }
 
 /// Whether a role includes another: administrator, operator and viewer form a ladder; a node stands beside it.

@@ -12,9 +12,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::routes::{Access, ROUTES};
+use super::routes::ROUTES;
 use super::*;
-use crate::model::{Actor, Command, Credential, LeaseTimes, Principal, Role};
+use crate::model::command::Command;
+use crate::model::core::{Actor, LeaseTimes};
+use crate::model::principal::{Credential, Principal, Role};
 use crate::store::MemoryStore;
 
 /// Callers: an administrator, the node `n1`, a gateway, and one without a certificate.
@@ -297,18 +299,18 @@ fn valid_bodies_of_the_attack_are_taken() {
         };
         send(&attacked, &request)
     };
-    let index = |suffix: &str, method: routes::Verb| {
-        let fits = |route: &routes::Route| route.path.ends_with(suffix) && route.method == method;
+    let index = |suffix: &str, method: Verb| {
+        let fits = |route: &Route| route.path.ends_with(suffix) && route.method == method;
         ROUTES.iter().position(fits).unwrap()
     };
     for (suffix, method, caller) in [
-        ("/register", routes::Verb::Post, 1),
-        ("/{tenant}", routes::Verb::Put, 0),
-        ("/quota", routes::Verb::Put, 0),
-        ("/placement", routes::Verb::Put, 0),
-        ("/{principal}", routes::Verb::Put, 0),
-        ("/{principal}", routes::Verb::Delete, 0),
-        ("/{tenant}", routes::Verb::Delete, 0),
+        ("/register", Verb::Post, 1),
+        ("/{tenant}", Verb::Put, 0),
+        ("/quota", Verb::Put, 0),
+        ("/placement", Verb::Put, 0),
+        ("/{principal}", Verb::Put, 0),
+        ("/{principal}", Verb::Delete, 0),
+        ("/{tenant}", Verb::Delete, 0),
     ] {
         let reply = taken(index(suffix, method), caller);
         assert!(reply.is_ok(), "{suffix}: {reply:?}");

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 
-use super::Reply;
+use super::call::Reply;
 use super::problem::{Code, Problem};
 
 /// Time for which an answer is kept: far longer than a client repeats a request.
-const KEEP: Duration = Duration::from_secs(600);
+const RETENTION: Duration = Duration::from_secs(600);
 
-/// Bound on the answers that are kept, the oldest of which give way: seven writes a second over [`KEEP`].
+/// Bound on the answers that are kept, the oldest of which give way: seven writes a second over [`RETENTION`].
 const MAX_KEPT: usize = 4096;
 
 /// Bound on a key, in bytes: a UUID has 36.
@@ -106,7 +106,7 @@ impl Memory {
     fn forget(&mut self, now: Instant) {
         while let Some(oldest) = self.order.front() {
             let kept = self.answers.get(oldest);
-            let old = kept.is_none_or(|kept| now.saturating_duration_since(kept.at) > KEEP);
+            let old = kept.is_none_or(|kept| now.saturating_duration_since(kept.at) > RETENTION);
             if !old && self.order.len() < MAX_KEPT {
                 return;
             }
@@ -166,7 +166,7 @@ mod tests {
             answered.begin("a", &format!("{number}"), [1; 32], now).unwrap();
         }
         assert!(answered.0.lock().unwrap().answers.len() <= MAX_KEPT);
-        let later = now + KEEP + Duration::from_secs(1);
+        let later = now + RETENTION + Duration::from_secs(1);
         answered.begin("a", "last", [1; 32], later).unwrap();
         assert_eq!(answered.0.lock().unwrap().answers.len(), 1);
         assert!(answered.begin("a", &"k".repeat(MAX_KEY_LEN + 1), [1; 32], now).is_err());

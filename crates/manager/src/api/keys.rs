@@ -15,12 +15,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
+use super::call::{Call, Precondition, Reply};
 use super::problem::{Code, Problem};
-use super::routes::{change, change_at};
-use super::{Call, Precondition, Reply};
+
 use crate::ManagerError;
+use crate::model::command::{Command, Refusal};
+use crate::model::keys::PoolKey;
+use crate::model::name::{KeyName, TenantName};
 use crate::model::view::Versioned;
-use crate::model::{Command, KeyName, PoolKey, Refusal, TenantName};
 use crate::vault::{self, KeyRights, Vault, VaultError};
 
 /// A key of the pool, without its private half.
@@ -178,7 +180,7 @@ pub(super) fn put_key(call: &Call) -> Result<Reply, Problem> {
     let made = vault.make(&name, pem, &rights, before.as_ref(), now_ms())?;
     let view = KeyView::of(&made)?;
     // The record that the new one takes over from must be the one that was read.
-    let revision = change_at(call, Command::SetKey(made), Some(seen))?;
+    let revision = call.change_at(Command::SetKey(made), Some(seen))?;
     let reply = Reply::json(&view)?.at(revision);
     Ok(if before.is_none() { reply.created() } else { reply })
 }
@@ -191,13 +193,13 @@ pub(super) fn forget_former(call: &Call) -> Result<Reply, Problem> {
         ..found.value
     };
     let view = KeyView::of(&changed)?;
-    let revision = change_at(call, Command::SetKey(changed), Some(found.revision))?;
+    let revision = call.change_at(Command::SetKey(changed), Some(found.revision))?;
     Ok(Reply::json(&view)?.at(revision))
 }
 
 pub(super) fn remove_key(call: &Call) -> Result<Reply, Problem> {
     let key = call.name()?;
-    change(call, Command::RemoveKey { key })?;
+    call.change(Command::RemoveKey { key })?;
     Ok(Reply::empty())
 }
 

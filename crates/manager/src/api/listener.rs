@@ -87,7 +87,7 @@ impl ServerTls {
 
 /// The caller at the other end of a connection.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub(super) struct Peer {
     identity: Option<Arc<str>>,
     /// The settings of its handshake; changed if others are in force.
     settings: watch::Receiver<Arc<ServerConfig>>,
@@ -97,7 +97,7 @@ impl Peer {
     /// The identity in its verified certificate: `cert:NAME`. `None` once the settings have changed since the
     /// handshake.
     #[must_use]
-    pub fn identity(&self) -> Option<&Arc<str>> {
+    pub(super) fn identity(&self) -> Option<&Arc<str>> {
         let changed = self.settings.has_changed().unwrap_or(false);
         self.identity.as_ref().filter(|_| !changed)
     }

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_service::overview::{NodeState, Overview, TenantLine, VerdictLevel};
 
-use super::Reply;
+use super::call::Reply;
 use super::problem::Problem;
-use super::routes::{ROUTES, Route};
-use crate::model::View;
+use super::route::Route;
+use super::routes::ROUTES;
+use crate::model::view::View;
 
 /// Outcome of a request, as the metrics label it.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ impl RequestOutcome {
 
 /// Counters of the API.
 #[derive(Debug)]
-pub struct ApiMetrics {
+pub(super) struct ApiMetrics {
     /// Number of requests per outcome, at the route's index in `ROUTES`.
     requests: Vec<[AtomicU64; RequestOutcome::ALL.len()]>,
 }

@@ -13,17 +13,20 @@
 //! agree.
 
 mod auth;
+mod call;
 #[cfg(test)]
 mod hostile_tests;
 mod idempotency;
 mod keys;
-pub mod listener;
-pub mod metrics;
-pub mod openapi;
+mod listener;
+mod metrics;
+mod openapi;
 mod pool_overview;
-pub mod problem;
+mod problem;
+mod route;
 mod routes;
 mod state;
+mod views;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,9 +45,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
 use millrace_server::web;
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -53,157 +53,34 @@ use tracing::error;
 use zeroize::Zeroizing;
 
 use crate::Manager;
-pub use auth::Caller;
+use crate::model::principal::Role;
+use auth::{Access, Caller};
+use call::{Call, Precondition, Reply, parse_query};
 use idempotency::Answered;
-pub use keys::{KeyView, NewKey};
-pub use listener::{Peer, ServerTls, TlsError};
+use listener::Peer;
 use metrics::ApiMetrics;
-use problem::{Code, Problem};
-pub use routes::{
+use route::{Route, Verb};
+use state::PoolState;
+
+pub use auth::fresh_token;
+pub use call::Page;
+pub use keys::{KeyView, NewKey};
+pub use listener::{ServerTls, TlsError};
+pub use problem::{Code, Problem};
+pub use routes::openapi_document;
+pub use views::{
     GrantedNode, HeartbeatReport, Leave, NewToken, NodeView, PrincipalView, QuotaBody,
-    TenantGrants, Token, fresh_token,
+    TenantGrants, Token,
 };
-pub use state::PoolState;
 
 /// Bound on a body, in bytes: a tenant with 1,024 identities, or the report of a node, has 200 KiB.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// Bound on the items of a page, so that an answer stays below 4 MiB; and their number without `limit`.
-pub const MAX_PAGE: usize = 1000;
-const DEFAULT_PAGE: usize = 100;
-
 /// Bound on requests that are carried out at once: each has a thread while it waits for the store.
 const MAX_AT_ONCE: usize = 64;
 
-/// One page of a listing, in the order of names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Page<T> {
-    /// The listed documents.
-    pub items: Vec<T>,
-    /// Pass it as `after` for the next page; `null` on the last.
-    pub next: Option<String>,
-}
-
-/// Response of the API to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    status: u16,
-    /// Revision of the document, as `ETag`.
-    revision: Option<u64>,
-    media_type: &'static str,
-    body: String,
-}
-
-impl Reply {
-    fn json(value: &impl Serialize) -> Result<Self, Problem> {
-        let body = serde_json::to_string(value)
-            .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        Ok(Self { status: 200, revision: None, media_type: "application/json", body })
-    }
-
-    fn created(mut self) -> Self {
-        self.status = 201;
-        self
-    }
-
-    fn at(mut self, revision: u64) -> Self {
-        self.revision = Some(revision);
-        self
-    }
-
-    fn empty() -> Self {
-        Self { status: 204, revision: None, media_type: "application/json", body: String::new() }
-    }
-
-    fn text(media_type: &'static str, body: String) -> Self {
-        Self { status: 200, revision: None, media_type, body }
-    }
-}
-
-impl IntoResponse for Reply {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut answer = (status, self.body).into_response();
-        let headers = answer.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.media_type));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        let etag = self.revision.map(|revision| format!("\"{revision}\""));
-        if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
-            headers.insert(header::ETAG, etag);
-        }
-        answer
-    }
-}
-
-/// A condition of a write, from its headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Precondition {
-    None,
-    /// `If-None-Match: *`: creates, and never replaces.
-    Absent,
-    /// `If-Match`: the document has this revision.
-    Revision(u64),
-}
-
-/// A request that passed all checks of form.
-struct Call {
-    api: Arc<Api>,
-    caller: Caller,
-    /// The variable segments of the path, in their order.
-    path: Vec<String>,
-    query: Vec<(String, String)>,
-    condition: Precondition,
-    /// Body of the request, zeroised: it may be a private key.
-    body: Zeroizing<Vec<u8>>,
-}
-
-impl Call {
-    /// A variable segment of the path, as a checked name.
-    fn name<T: std::str::FromStr<Err: fmt::Display>>(&self) -> Result<T, Problem> {
-        let text = self.path.first().map_or("", String::as_str);
-        text.parse().map_err(|error: T::Err| Problem::new(Code::Invalid, error.to_string()))
-    }
-
-    fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Problem::new(Code::Invalid, format!("the body: {error}")))
-    }
-
-    fn query(&self, name: &str) -> Option<&str> {
-        let found = self.query.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value.as_str())
-    }
-
-    /// A page of `all`, which is in the order of `key`.
-    fn page<T: Serialize>(
-        &self,
-        all: Vec<T>,
-        key: impl Fn(&T) -> String,
-    ) -> Result<Reply, Problem> {
-        let (limit, after) = self.window()?;
-        let mut items =
-            all.into_iter().filter(|item| after.as_ref().is_none_or(|after| key(item) > *after));
-        let page: Vec<T> = items.by_ref().take(limit).collect();
-        let next = items.next().and_then(|_| page.last().map(&key));
-        Reply::json(&Page { items: page, next })
-    }
-
-    /// `limit` and `after` of the query.
-    fn window(&self) -> Result<(usize, Option<String>), Problem> {
-        let limit = match self.query("limit") {
-            None => DEFAULT_PAGE,
-            Some(text) => {
-                text.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit)).ok_or_else(
-                    || Problem::new(Code::Invalid, format!("limit: a number from 1 to {MAX_PAGE}")),
-                )?
-            }
-        };
-        Ok((limit, self.query("after").map(str::to_owned)))
-    }
-}
-
 /// The API of one manager.
-pub struct Api {
+struct Api {
     manager: Manager,
     /// Names that a `Host` may have: those in the certificate.
     hosts: BTreeSet<String>,
@@ -312,12 +189,12 @@ fn router(api: &Arc<Api>) -> Router {
         .with_state(Arc::clone(api))
 }
 
-fn method_filter(method: routes::Verb) -> MethodFilter {
+fn method_filter(method: Verb) -> MethodFilter {
     match method {
-        routes::Verb::Get => MethodFilter::GET,
-        routes::Verb::Post => MethodFilter::POST,
-        routes::Verb::Put => MethodFilter::PUT,
-        routes::Verb::Delete => MethodFilter::DELETE,
+        Verb::Get => MethodFilter::GET,
+        Verb::Post => MethodFilter::POST,
+        Verb::Put => MethodFilter::PUT,
+        Verb::Delete => MethodFilter::DELETE,
     }
 }
 
@@ -360,7 +237,7 @@ async fn events(
         Ok(Err(problem)) => return problem.into_response(),
         Err(error) => return internal(&error).into_response(),
     };
-    match caller.require(routes::Access::Role(crate::model::Role::Viewer)) {
+    match caller.require(Access::Role(Role::Viewer)) {
         Ok(()) => web::event_stream(api.overview.clone(), outdated),
         Err(problem) => problem.into_response(),
     }
@@ -373,13 +250,13 @@ fn internal(error: &dyn fmt::Display) -> Problem {
 
 async fn answer(
     api: &Arc<Api>,
-    route: &'static routes::Route,
+    route: &'static Route,
     peer: &Peer,
     path: Vec<String>,
     request: Request,
 ) -> Result<Reply, Problem> {
     let (head, body) = request.into_parts();
-    let condition = precondition(&head.headers)?;
+    let condition = Precondition::of(&head.headers)?;
     let token = auth::bearer(&head.headers)?;
     let key = text_of(&head.headers, &HeaderName::from_static("idempotency-key"));
     let key = key.filter(|_| head.method != Method::GET).map(str::to_owned);
@@ -418,7 +295,7 @@ async fn answer(
 }
 
 async fn read_body(
-    route: &routes::Route,
+    route: &Route,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Zeroizing<Vec<u8>>, Problem> {
@@ -442,24 +319,6 @@ fn text_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
-    if let Some(text) = text_of(headers, &header::IF_NONE_MATCH) {
-        return match text.trim() {
-            "*" => Ok(Precondition::Absent),
-            _ => Err(Problem::new(Code::Invalid, "if-none-match: only * is known")),
-        };
-    }
-    match text_of(headers, &header::IF_MATCH).map(str::trim) {
-        None | Some("*") => Ok(Precondition::None),
-        Some(etag) => {
-            let revision = etag.strip_prefix('"').and_then(|etag| etag.strip_suffix('"'));
-            let revision = revision.and_then(|revision| revision.parse().ok());
-            let wrong = || Problem::new(Code::Invalid, "if-match: the etag of the document");
-            revision.map(Precondition::Revision).ok_or_else(wrong)
-        }
-    }
-}
-
 fn digest_of(method: &Method, path: &str, body: &[u8]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in [method.as_str().as_bytes(), path.as_bytes(), body] {
@@ -471,62 +330,9 @@ fn digest_of(method: &Method, path: &str, body: &[u8]) -> [u8; 32] {
     digest
 }
 
-/// The pairs of a query. What is not decodable is left out.
-fn parse_query(query: &str) -> Vec<(String, String)> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let pair = |pair: &str| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Some((unescaped(key)?, unescaped(value)?))
-    };
-    pairs.filter_map(pair).collect()
-}
-
-/// Decodes `%XX` and `+`.
-fn unescaped(text: &str) -> Option<String> {
-    let mut bytes = text.bytes();
-    let mut out = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = [bytes.next()?, bytes.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(out).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::escaped;
-
-    #[test]
-    fn query_is_decoded_as_the_client_encodes_it() {
-        let name = "a b&c=d%/é";
-        let query = format!("after={}&limit=5&flag", escaped(name));
-        let pairs = parse_query(&query);
-        assert_eq!(pairs[0], ("after".to_owned(), name.to_owned()));
-        assert_eq!(pairs[1], ("limit".to_owned(), "5".to_owned()));
-        assert_eq!(pairs[2], ("flag".to_owned(), String::new()));
-        assert!(parse_query("a=%zz&b=%2&c=%ff").is_empty());
-    }
-
-    #[test]
-    fn precondition_is_an_etag_or_a_star() {
-        let check = |name: HeaderName, value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(name, HeaderValue::from_static(value));
-            precondition(&headers).ok()
-        };
-        assert_eq!(check(header::IF_MATCH, "\"17\""), Some(Precondition::Revision(17)));
-        assert_eq!(check(header::IF_MATCH, "*"), Some(Precondition::None));
-        assert_eq!(check(header::IF_NONE_MATCH, "*"), Some(Precondition::Absent));
-        assert_eq!(check(header::IF_MATCH, "17"), None);
-        assert_eq!(check(header::IF_NONE_MATCH, "\"17\""), None);
-    }
 
     #[test]
     fn digest_separates_its_parts() {

@@ -6,20 +6,21 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::auth::role_name;
+use super::MAX_BODY;
+use super::auth::{Access, role_name};
+use super::call::MAX_PAGE;
 use super::problem::Problem;
-use super::routes::{Access, ROUTES, Route, Verb};
-use super::{MAX_BODY, MAX_PAGE};
+use super::route::{Route, Verb};
+use crate::model::principal::Role;
 
 /// The document, as indented JSON with a final line break.
-#[must_use]
-pub fn document() -> String {
+pub(super) fn document(routes: &[Route]) -> String {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|settings| "/components/schemas".clone_into(settings.definitions_path.to_mut()))
         .into_generator();
     let problem = generator.subschema_for::<Problem>();
     let mut paths: Map<String, Value> = Map::new();
-    for route in ROUTES {
+    for route in routes {
         let body = route.body.map(|schema| schema(&mut generator));
         let answer = route.answer.map(|schema| schema(&mut generator));
         let operation = operation(route, body.map(Value::from), answer.map(Value::from));
@@ -30,7 +31,7 @@ pub fn document() -> String {
     paths.insert("/v1/events".to_owned(), json!({ "get": {
         "summary": events,
         "operationId": "getEvents",
-        "x-role": role_name(crate::model::Role::Viewer),
+        "x-role": role_name(Role::Viewer),
         "responses": { "200": { "description": "a stream", "content": { "text/event-stream": {} } },
             "default": { "$ref": "#/components/responses/Problem" } },
     }}));
@@ -136,11 +137,12 @@ fn parameters(route: &Route) -> Vec<Value> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::routes::{ROUTES, openapi_document};
     use super::*;
 
     #[test]
     fn document_has_every_request_once_and_no_dangling_reference() {
-        let document: Value = serde_json::from_str(&document()).unwrap();
+        let document: Value = serde_json::from_str(&openapi_document()).unwrap();
         let paths = document["paths"].as_object().unwrap();
         let operations: usize = paths.values().map(|path| path.as_object().unwrap().len()).sum();
         assert_eq!(operations, ROUTES.len() + 1, "a path and method stands twice in the table");

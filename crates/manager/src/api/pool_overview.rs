@@ -9,7 +9,7 @@ use millrace_service::overview::{
     ClientRow, Event, Figures, MAX_ROWS, NodeRow, NodeState, Overview, Scope, TenantLine, Verdict,
 };
 
-use crate::model::Usage;
+use crate::model::node::Usage;
 
 /// An overview of a pool from the use and the reports of its nodes. `nodes` may also have rows for nodes without
 /// either, such as those that are away.

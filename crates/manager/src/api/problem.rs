@@ -10,6 +10,9 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ManagerError;
+use crate::model::command::Refusal;
+
 /// Why the API refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
@@ -122,6 +125,40 @@ impl Problem {
             status,
             ..Self::new(Code::Internal, format!("the server answered {status} without a reason"))
         }
+    }
+}
+
+impl From<ManagerError> for Problem {
+    fn from(error: ManagerError) -> Self {
+        match error {
+            ManagerError::Refused(refusal) => refusal.into(),
+            ManagerError::Store(error) if error.may_pass() => {
+                Self::new(Code::Unavailable, error.to_string())
+            }
+            ManagerError::Store(_) | ManagerError::Grant(_) | ManagerError::Audit(_) => {
+                tracing::error!(%error, "a request failed");
+                Self::new(Code::Internal, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let code = match &refusal {
+            Refusal::NotFound(..) => Code::NotFound,
+            Refusal::Exists(..)
+            | Refusal::IdentityTaken { .. }
+            | Refusal::HasKeys { .. }
+            | Refusal::TooMany(..) => Code::Conflict,
+            Refusal::Changed { .. } => Code::Changed,
+            Refusal::Invalid(_) => Code::Invalid,
+            Refusal::Role(_) => Code::Forbidden,
+            Refusal::Removed(_) => Code::Removed,
+            Refusal::Fenced { .. } => Code::Fenced,
+            Refusal::Damaged(_) | Refusal::Schema { .. } => Code::Internal,
+        };
+        Self::new(code, refusal.to_string())
     }
 }
 

@@ -3,105 +3,35 @@
 
 //! The table of requests, and the function behind each row.
 
-use std::collections::BTreeSet;
-
-use aws_lc_rs::rand;
 use millrace_service::overview::{MAX_ROWS, Overview, now_ms};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
 
-use super::auth::role_name;
+use super::auth::{Access, Caller, fresh_token};
+use super::call::{Call, Page, Precondition, Reply};
 use super::keys::{self, KeyView, NewKey};
+use super::openapi;
 use super::problem::{Code, Problem};
-use super::{Call, Caller, Page, Precondition, Reply, openapi};
-use crate::ManagerError;
-use crate::model::holder::{GrantSet, Registered};
-use crate::model::view::{Versioned, View};
-use crate::model::{
-    Actor, AuditEntry, AuditHead, Command, Credential, Heartbeat, Node, NodeName, NodeState,
-    Placement, Principal, PrincipalName, Quota, Refusal, Registration, Role, Tenant, TenantName,
-    TokenHash,
+use super::route::{Route, Verb, of, row};
+use super::views::{
+    HeartbeatReport, Leave, NewToken, NodeView, PrincipalView, QuotaBody, TenantGrants, Token,
 };
-
-/// A method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
-    Get,
-    Post,
-    Put,
-    Delete,
-}
-
-/// Access rule of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Everyone.
-    Open,
-    /// Everyone with a certificate or a token.
-    Authenticated,
-    /// A principal with this role, or one that includes it.
-    Role(Role),
-}
-
-/// Endpoint of the API.
-pub(super) struct Route {
-    pub(super) method: Verb,
-    pub(super) path: &'static str,
-    pub(super) access: Access,
-    /// Summary of the endpoint for the `OpenAPI` document, one sentence.
-    pub(super) summary: &'static str,
-    /// Schema of the body; `None` for a request without one.
-    pub(super) body: Option<SchemaOf>,
-    /// Schema of the answer; `None` for one without a body.
-    pub(super) answer: Option<SchemaOf>,
-    /// Whether the answer is a [`Page`].
-    pub(super) paged: bool,
-    pub(super) act: fn(&Call) -> Result<Reply, Problem>,
-}
-
-pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+use crate::model::audit::{AuditEntry, AuditHead};
+use crate::model::command::Command;
+use crate::model::holder::{GrantSet, Registered};
+use crate::model::name::{NodeName, PrincipalName, TenantName};
+use crate::model::node::Registration;
+use crate::model::principal::{Credential, Principal, Role, TokenHash};
+use crate::model::tenant::{Placement, Tenant};
+use crate::model::view::Versioned;
 
 const VIEWER: Access = Access::Role(Role::Viewer);
 const OPERATOR: Access = Access::Role(Role::Operator);
 const ADMIN: Access = Access::Role(Role::Admin);
 const NODE: Access = Access::Role(Role::Node);
 
-fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-const fn row(
-    method: Verb,
-    path: &'static str,
-    access: Access,
-    act: fn(&Call) -> Result<Reply, Problem>,
-    summary: &'static str,
-) -> Route {
-    Route { method, path, access, summary, body: None, answer: None, paged: false, act }
-}
-
-impl Route {
-    const fn takes(mut self, body: SchemaOf) -> Self {
-        self.body = Some(body);
-        self
-    }
-
-    const fn gives(mut self, answer: SchemaOf) -> Self {
-        self.answer = Some(answer);
-        self
-    }
-
-    const fn paged(mut self) -> Self {
-        self.paged = true;
-        self
-    }
-}
-
 /// The API.
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
-    row(Verb::Get,    "/v1/openapi.json", Access::Open, openapi_document, "This document"),
+    row(Verb::Get,    "/v1/openapi.json", Access::Open, openapi, "This document"),
     row(Verb::Get,    "/healthz", Access::Open, healthz, "Whether the manager reaches its store"),
     row(Verb::Get,    "/metrics", VIEWER, metrics, "Metrics in the text format of Prometheus"),
     row(Verb::Get,    "/v1/state", VIEWER, state, "What the page shows").gives(of::<Overview>),
@@ -134,228 +64,18 @@ pub(super) const ROUTES: &[Route] = &[
     row(Verb::Get,    "/v1/audit/head", VIEWER, audit_head, "Number and hash of the newest audit entry").gives(of::<AuditHead>),
 ];
 
-/// A node as the API shows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NodeView {
-    /// Name of the node.
-    pub name: NodeName,
-    /// State in the pool.
-    pub state: NodeState,
-    /// Its record.
-    pub node: Node,
-    /// Tenants that are placed on it.
-    pub tenants: BTreeSet<TenantName>,
-    /// Capacity that no tenant holds, in parts per million.
-    pub free_ppm: u64,
-}
-
-/// Report that a node sends every few seconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HeartbeatReport {
-    /// Report of the node, for the lease and the grants.
-    pub heartbeat: Heartbeat,
-    /// For the page. A report in the form of another version is left out, and the heartbeat counts.
-    #[serde(default, deserialize_with = "readable")]
-    pub overview: Option<Overview>,
-}
-
-fn readable<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Overview>, D::Error> {
-    let value = serde_json::Value::deserialize(from)?;
-    Ok(serde_json::from_value(value).ok())
-}
-
-/// The end of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Leave {
-    /// Fence of the lease.
-    pub fence: u64,
-}
-
-/// A new quota.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct QuotaBody {
-    /// Rates: 0 is no limit.
-    #[schemars(with = "serde_json::Value")]
-    pub quota: Quota,
-}
-
-/// Nodes that serve a tenant, for its gateways.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TenantGrants {
-    /// Name of the tenant.
-    pub tenant: TenantName,
-    /// Nodes that serve the tenant now.
-    pub nodes: Vec<GrantedNode>,
-    /// Whether the nodes have not the capacity for the whole quota.
-    pub short: bool,
-}
-
-/// A node that serves a tenant.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GrantedNode {
-    /// Its name.
-    pub node: NodeName,
-    /// State in the pool.
-    pub state: NodeState,
-    /// Its addresses: `tcp://HOST:PORT`.
-    pub addresses: BTreeSet<String>,
-    /// The slice of the quota that it serves.
-    #[schemars(with = "serde_json::Value")]
-    pub slice: Quota,
-}
-
-/// A principal that is to be made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewToken {
-    /// Its rights.
-    pub role: Role,
-    /// The identity of a client certificate, `cert:NAME`; without one the answer has a new token.
-    #[serde(default)]
-    pub identity: Option<String>,
-    /// Time from now after which it is no longer valid, in seconds; without one it has no end.
-    #[serde(default)]
-    pub valid_s: Option<u64>,
-}
-
-/// A principal that was made.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Token {
-    /// Name of the principal.
-    pub name: PrincipalName,
-    /// Its rights.
-    pub role: Role,
-    /// The token. The manager keeps only its hash.
-    #[serde(default)]
-    pub token: Option<String>,
-    /// End of its validity, in milliseconds since 1970.
-    #[serde(default)]
-    pub expires_ms: Option<u64>,
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token")
-            .field("name", &self.name)
-            .field("role", &self.role)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A principal without its credential.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PrincipalView {
-    /// Name of the principal.
-    pub name: PrincipalName,
-    /// Its rights.
-    pub role: Role,
-    /// The identity of its certificate; `None` for a token.
-    #[serde(default)]
-    pub identity: Option<String>,
-    /// End of its validity, in milliseconds since 1970.
-    #[serde(default)]
-    pub expires_ms: Option<u64>,
-}
-
-impl PrincipalView {
-    fn of(principal: &Principal) -> Self {
-        Self {
-            name: principal.name.clone(),
-            role: principal.role,
-            identity: match &principal.credential {
-                Credential::Identity(identity) => Some(identity.clone()),
-                Credential::Token(_) => None,
-            },
-            expires_ms: principal.expires_ms,
-        }
-    }
-}
-
-/// Bytes of randomness in a token.
-const TOKEN_BYTES: usize = 32;
-
-/// Begin of a token, by which scanners of repositories know it.
-const TOKEN_PREFIX: &str = "mrt_";
-
-/// A new token.
-///
-/// # Errors
-/// The system gives no random numbers.
-pub fn fresh_token() -> Result<Zeroizing<String>, Problem> {
-    let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
-    rand::fill(&mut *bytes)
-        .map_err(|_| Problem::new(Code::Internal, "the system gives no random numbers"))?;
-    Ok(Zeroizing::new(format!("{TOKEN_PREFIX}{}", hex::encode(*bytes))))
-}
-
-impl From<ManagerError> for Problem {
-    fn from(error: ManagerError) -> Self {
-        match error {
-            ManagerError::Refused(refusal) => refusal.into(),
-            ManagerError::Store(error) if error.may_pass() => {
-                Self::new(Code::Unavailable, error.to_string())
-            }
-            ManagerError::Store(_) | ManagerError::Grant(_) | ManagerError::Audit(_) => {
-                tracing::error!(%error, "a request failed");
-                Self::new(Code::Internal, error.to_string())
-            }
-        }
-    }
-}
-
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        let code = match &refusal {
-            Refusal::NotFound(..) => Code::NotFound,
-            Refusal::Exists(..)
-            | Refusal::IdentityTaken { .. }
-            | Refusal::HasKeys { .. }
-            | Refusal::TooMany(..) => Code::Conflict,
-            Refusal::Changed { .. } => Code::Changed,
-            Refusal::Invalid(_) => Code::Invalid,
-            Refusal::Role(_) => Code::Forbidden,
-            Refusal::Removed(_) => Code::Removed,
-            Refusal::Fenced { .. } => Code::Fenced,
-            Refusal::Damaged(_) | Refusal::Schema { .. } => Code::Internal,
-        };
-        Self::new(code, refusal.to_string())
-    }
-}
-
-/// Carries out an administrative change in the caller's name, under the request's condition.
-pub(super) fn change(call: &Call, command: Command) -> Result<u64, Problem> {
-    let expected = match call.condition {
-        Precondition::None => None,
-        // A command that creates refuses an existing document by itself.
-        Precondition::Absent => Some(0),
-        Precondition::Revision(revision) => Some(revision),
-    };
-    change_at(call, command, expected)
-}
-
-/// Executes a command like [`change`], if the document still has the revision `expected`.
-pub(super) fn change_at(
-    call: &Call,
-    command: Command,
-    expected: Option<u64>,
-) -> Result<u64, Problem> {
-    let Caller::Principal(principal) = &call.caller else {
-        return Err(Problem::new(Code::Forbidden, "only a principal changes the pool"));
-    };
-    let name = format!("{}:{}", role_name(principal.role), principal.name);
-    let actor = Actor { name: &name, role: principal.role };
-    Ok(call.api.manager.execute(actor, &command, expected)?)
-}
-
 fn not_found(kind: &str, name: &dyn std::fmt::Display) -> Problem {
     Problem::new(Code::NotFound, format!("there is no {kind} {name}"))
 }
 
-fn openapi_document(_: &Call) -> Result<Reply, Problem> {
-    Ok(Reply::text("application/json", openapi::document()))
+/// The `OpenAPI` document of the API, as indented JSON with a final line break.
+#[must_use]
+pub fn openapi_document() -> String {
+    openapi::document(ROUTES)
+}
+
+fn openapi(_: &Call) -> Result<Reply, Problem> {
+    Ok(Reply::text("application/json", openapi_document()))
 }
 
 fn healthz(call: &Call) -> Result<Reply, Problem> {
@@ -372,18 +92,6 @@ fn metrics(call: &Call) -> Result<Reply, Problem> {
 
 fn state(call: &Call) -> Result<Reply, Problem> {
     Reply::json(&call.api.state.overview())
-}
-
-impl NodeView {
-    fn of(view: &View, name: &NodeName, node: &Node) -> Self {
-        Self {
-            name: name.clone(),
-            state: node.state(),
-            node: node.clone(),
-            tenants: view.tenants_of.get(name).cloned().unwrap_or_default(),
-            free_ppm: view.free(name),
-        }
-    }
 }
 
 fn nodes(call: &Call) -> Result<Reply, Problem> {
@@ -406,27 +114,25 @@ fn node(call: &Call) -> Result<Reply, Problem> {
 
 fn remove_node(call: &Call) -> Result<Reply, Problem> {
     let node = call.name()?;
-    change(call, Command::RemoveNode { node })?;
+    call.change(Command::RemoveNode { node })?;
     Ok(Reply::empty())
 }
 
 fn drain(call: &Call) -> Result<Reply, Problem> {
-    set_drain(call, true)
+    let node = call.name()?;
+    call.change(Command::DrainNode { node, drain: true })?;
+    Ok(Reply::empty())
 }
 
 fn undrain(call: &Call) -> Result<Reply, Problem> {
-    set_drain(call, false)
-}
-
-fn set_drain(call: &Call, drain: bool) -> Result<Reply, Problem> {
     let node = call.name()?;
-    change(call, Command::DrainNode { node, drain })?;
+    call.change(Command::DrainNode { node, drain: false })?;
     Ok(Reply::empty())
 }
 
 fn readmit(call: &Call) -> Result<Reply, Problem> {
     let node = call.name()?;
-    change(call, Command::ReadmitNode { node })?;
+    call.change(Command::ReadmitNode { node })?;
     Ok(Reply::empty())
 }
 
@@ -504,14 +210,14 @@ fn put_tenant(call: &Call) -> Result<Reply, Problem> {
     } else {
         Command::SetTenant(tenant.clone())
     };
-    let revision = change(call, command)?;
+    let revision = call.change(command)?;
     let reply = Reply::json(&tenant)?.at(revision);
     Ok(if create { reply.created() } else { reply })
 }
 
 fn remove_tenant(call: &Call) -> Result<Reply, Problem> {
     let tenant = call.name()?;
-    change(call, Command::RemoveTenant { tenant })?;
+    call.change(Command::RemoveTenant { tenant })?;
     Ok(Reply::empty())
 }
 
@@ -519,7 +225,7 @@ fn put_quota(call: &Call) -> Result<Reply, Problem> {
     let name = call.name::<TenantName>()?;
     let QuotaBody { quota } = call.body()?;
     let tenant = name.clone();
-    let revision = change(call, Command::SetQuota { tenant, quota })?;
+    let revision = call.change(Command::SetQuota { tenant, quota })?;
     let found = find_tenant(call, &name)?;
     Ok(Reply::json(&found.value)?.at(revision))
 }
@@ -528,30 +234,15 @@ fn put_placement(call: &Call) -> Result<Reply, Problem> {
     let name = call.name::<TenantName>()?;
     let placement = call.body()?;
     let tenant = name.clone();
-    let revision = change(call, Command::Place { tenant, placement })?;
+    let revision = call.change(Command::Place { tenant, placement })?;
     let found = find_tenant(call, &name)?;
     Ok(Reply::json(&found.value)?.at(revision))
-}
-
-fn grants_of(view: &View, tenant: &TenantName) -> TenantGrants {
-    let ledger = view.ledgers.get(tenant).map(|ledger| ledger.value.clone()).unwrap_or_default();
-    let granted = ledger.entries.iter().filter_map(|entry| {
-        let node = view.node(&entry.node)?;
-        let slice = entry.target.clone()?;
-        (node.lease.fence == entry.fence).then(|| GrantedNode {
-            node: entry.node.clone(),
-            state: node.state(),
-            addresses: node.registration.addresses.clone(),
-            slice,
-        })
-    });
-    TenantGrants { tenant: tenant.clone(), nodes: granted.collect(), short: ledger.short }
 }
 
 fn tenant_grants(call: &Call) -> Result<Reply, Problem> {
     let name = call.name::<TenantName>()?;
     find_tenant(call, &name)?;
-    Reply::json(&call.api.manager.view(|view| grants_of(view, &name)))
+    Reply::json(&call.api.manager.view(|view| TenantGrants::of(view, &name)))
 }
 
 fn own_grants(call: &Call) -> Result<Reply, Problem> {
@@ -566,7 +257,7 @@ fn own_grants(call: &Call) -> Result<Reply, Problem> {
             let best = patterns.filter_map(|pattern| pattern.matches(&identity)).max()?;
             Some((best, &tenant.value.name))
         });
-        matching.max().map(|(_, name)| grants_of(view, name))
+        matching.max().map(|(_, name)| TenantGrants::of(view, name))
     });
     let grants = found.ok_or_else(|| {
         let detail = format!(
@@ -599,7 +290,7 @@ fn put_principal(call: &Call) -> Result<Reply, Problem> {
         }
     };
     let principal = Principal { name: name.clone(), role: wanted.role, credential, expires_ms };
-    let revision = change(call, Command::SetPrincipal(principal))?;
+    let revision = call.change(Command::SetPrincipal(principal))?;
     let made =
         Token { name, role: wanted.role, token: token.map(|token| token.to_string()), expires_ms };
     Ok(Reply::json(&made)?.at(revision).created())
@@ -607,7 +298,7 @@ fn put_principal(call: &Call) -> Result<Reply, Problem> {
 
 fn remove_principal(call: &Call) -> Result<Reply, Problem> {
     let principal = call.name()?;
-    change(call, Command::RemovePrincipal { principal })?;
+    call.change(Command::RemovePrincipal { principal })?;
     Ok(Reply::empty())
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 use millrace_service::overview::{
-    ClassRate, Event, MAX_ROWS, NodeRow, Overview, TenantLine, VerdictLevel, now_ms,
+    ClassRate, Event, MAX_ROWS, NodeRow, NodeState, Overview, TenantLine, VerdictLevel, now_ms,
 };
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -21,7 +21,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::pool_overview::of_pool;
 use crate::Manager;
-use crate::model::{AuditEntry, Node, NodeName, NodeState, Tenant, TenantName, Usage, View};
+use crate::model::audit::AuditEntry;
+use crate::model::name::{NodeName, TenantName};
+use crate::model::node::{Node, Usage};
+use crate::model::tenant::Tenant;
+use crate::model::view::View;
 
 /// Interval between two overviews.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -31,7 +35,7 @@ const STALE: Duration = Duration::from_secs(30);
 
 /// The reports of the nodes.
 #[derive(Clone)]
-pub struct PoolState(Arc<Inner>);
+pub(super) struct PoolState(Arc<Inner>);
 
 struct Inner {
     manager: Manager,
@@ -58,7 +62,7 @@ impl PoolState {
 
     /// The overview of the pool. Reads the newest events from the store.
     #[must_use]
-    pub fn overview(&self) -> Overview {
+    pub(super) fn overview(&self) -> Overview {
         let (rows, usage, tenants, reports, head) = self.0.manager.view(|view| {
             let reports = self.fresh(view);
             let rows = view.nodes.iter().filter(|(_, node)| !node.value.removed);

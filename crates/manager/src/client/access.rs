@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use millrace_server::tls::exposed_bits;
-use millrace_service::store::write_private;
+use millrace_service::store::{IfExists, write_private};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -172,17 +172,14 @@ impl Access {
         serde_json::from_str(&text).map_err(|error| form(error.to_string()))
     }
 
-    /// Writes it, mode 0600; replaces a former one only if `replace`.
-    ///
-    /// # Errors
-    /// [`AccessError`].
-    pub fn write(&self, path: &Path, replace: bool) -> Result<(), AccessError> {
+    /// Writes it, mode 0600, also over a former one.
+    pub fn write(&self, path: &Path) -> Result<(), AccessError> {
         let text = serde_json::to_string_pretty(self).map(Zeroizing::new);
         let text = text.map_err(|error| AccessError::Form {
             path: path.to_owned(),
             reason: error.to_string(),
         })?;
-        write_private(path, text.as_bytes(), replace)
+        write_private(path, text.as_bytes(), IfExists::Replace)
             .map_err(|source| AccessError::Io { path: path.to_owned(), source })
     }
 
@@ -219,8 +216,8 @@ mod tests {
             token: Some(Zeroizing::new("mrt_secret".to_owned()).into()),
             certificate: None,
         };
-        access.write(&path, false).unwrap();
-        assert!(access.write(&path, false).is_err(), "an existing file stays");
+        fs::write(&path, "{}").unwrap();
+        access.write(&path).unwrap();
         let read = Access::read(&path).unwrap();
         assert_eq!(read.token.as_ref().map(Secret::as_str), Some("mrt_secret"));
         assert!(!format!("{read:?}").contains("secret"));
@@ -243,7 +240,7 @@ mod tests {
         let read = |length: u64| {
             let mut text = r#"{"managers": [], "ca": ""}"#.to_owned();
             text.extend(std::iter::repeat_n(' ', usize::try_from(length).unwrap() - text.len()));
-            write_private(&path, text.as_bytes(), true).unwrap();
+            write_private(&path, text.as_bytes(), IfExists::Replace).unwrap();
             Access::read(&path)
         };
         assert!(read(MAX_LEN).is_ok());

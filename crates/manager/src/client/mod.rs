@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 pub use access::Access;
 pub use http::{DEFAULT_PORT, HttpError, ManagerUrl};
 
-use crate::api::problem::Problem;
+use crate::api::{Page, Problem};
 use http::{Answer, Limits, Request, exchange};
 
 /// Bound on one request. A manager answers within milliseconds, or after the store's own timeout of a few seconds.
@@ -154,7 +154,7 @@ impl ManagerClient {
                 Some(after) => format!("{path}{sign}after={}", escaped(after)),
                 None => path.to_owned(),
             };
-            let page: crate::api::Page<T> = self.get(&query)?;
+            let page: Page<T> = self.get(&query)?;
             all.extend(page.items);
             after = page.next;
             if after.is_none() {

@@ -29,7 +29,7 @@ use millrace_operation::{
 use millrace_service::rates::JobClass;
 use zeroize::Zeroizing;
 
-use crate::model::Capacity;
+use crate::model::node::Capacity;
 
 /// Time per key type.
 const TIME: Duration = Duration::from_millis(100);

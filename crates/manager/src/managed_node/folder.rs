@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 
 use millrace_service::overview::now_ms;
 use millrace_service::rates::JobClass;
-use millrace_service::store::write_private;
+use millrace_service::store::{IfExists, write_private};
 
 use super::ManagedNodeError;
-use crate::model::Capacity;
-use crate::model::node::MAX_FORMER;
+use crate::model::node::{Capacity, MAX_FORMER};
 
 /// The locked state folder of a node, and the processes that held it.
 #[derive(Debug)]
@@ -85,7 +84,8 @@ impl NodeFolder {
 
     fn write(&self, name: &str, text: &str) -> Result<(), ManagedNodeError> {
         let path = self.path.join(name);
-        write_private(&path, text.as_bytes(), true).map_err(ManagedNodeError::of(&path))
+        write_private(&path, text.as_bytes(), IfExists::Replace)
+            .map_err(ManagedNodeError::of(&path))
     }
 
     /// The capacity from the file, if it was measured on `machine` (one line); else from `measure`, which is kept.

@@ -24,13 +24,14 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 use millrace_service::policy::{KeyPolicy, TENANT_PREFIX};
-use millrace_service::store::{StoreError, write_private};
+use millrace_service::store::{IfExists, StoreError, write_private};
 use millrace_service::{InstallError, Service};
 use tracing::{info, warn};
 
 use super::ManagedNodeError;
 use crate::model::holder::{GrantSet, SealedKey};
-use crate::model::{HeldKeys, KeyName, KeyRefused, NodeName};
+use crate::model::keys::{HeldKeys, KeyRefused};
+use crate::model::name::{KeyName, NodeName};
 use crate::sealing::{SealingError, SealingPair};
 
 /// Time between two looks for keys that are to be deleted.
@@ -194,7 +195,7 @@ impl NodeKeys {
     fn write_list(&self, held: &HeldKeys) -> Result<(), NodeKeyError> {
         let failed = |source| NodeKeyError::List { path: self.list.clone(), source };
         let text = serde_json::to_vec(&held.noted()).unwrap_or_default();
-        write_private(&self.list, &text, true).map_err(failed)
+        write_private(&self.list, &text, IfExists::Replace).map_err(failed)
     }
 
     /// For changes that are safe without the list: this process deletes what leaves, and a next one that finds a key

@@ -36,7 +36,8 @@ use millrace_service::store::StoreError;
 use tracing::error;
 
 use crate::client::{ManagerClient, escaped};
-use crate::model::{Capacity, NodeName, Registration, Zone};
+use crate::model::name::{NodeName, Zone};
+use crate::model::node::{Capacity, Registration};
 use crate::sealing::SealingError;
 pub use folder::{NodeFolder, make_folder};
 use keys::NodeKeys;

@@ -16,12 +16,11 @@ use tracing::{info, warn};
 
 use super::ManagedNode;
 use super::keys::NodeKeys;
-use crate::api::problem::Code;
-use crate::api::{HeartbeatReport, Leave};
+use crate::api::{Code, HeartbeatReport, Leave};
 use crate::client::{ClientError, Condition, Write};
 use crate::model::holder::{Due, GrantSet, Holder, Registered};
-use crate::model::node::rounded;
-use crate::model::{Health, Heartbeat, Load, Usage, Zone};
+use crate::model::name::Zone;
+use crate::model::node::{Health, Heartbeat, Load, Usage, rounded};
 
 /// Longest time without a look at the clock: grants expire, and the node may have to stop.
 const TURN: Duration = Duration::from_millis(250);

@@ -9,8 +9,10 @@
 
 use std::time::{Duration, Instant};
 
+use millrace_service::overview::NodeState;
+
 use super::name::{NodeName, TenantName};
-use super::node::{Node, NodeState};
+use super::node::Node;
 use super::placement::{WHOLE, cost};
 use super::view::View;
 

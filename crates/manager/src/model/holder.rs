@@ -14,6 +14,7 @@
 //! manager signed it later than that, so the node's belief ends first, however long the answer was under way. The
 //! clock must also count the time in which the machine sleeps (`CLOCK_BOOTTIME`).
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use millrace_service::enforcement::OnExpiry;
@@ -21,7 +22,7 @@ use millrace_service::grant::{Grant, GrantError, GrantKey, GrantKeys, SignedGran
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::name::{KeyName, NodeName};
+use super::name::{KeyName, NodeName, TenantName};
 use super::node::Lease;
 
 /// Wait after a failed request; doubles up to a tenth of `ttl`.
@@ -71,7 +72,7 @@ pub struct SealedKey {
     /// Version of the key.
     pub version: u64,
     /// The tenants that may use it.
-    pub tenants: std::collections::BTreeSet<super::TenantName>,
+    pub tenants: BTreeSet<TenantName>,
     /// HPKE's encapsulated secret, in base64.
     pub encapsulated: String,
     /// The PKCS#8, sealed, in base64.

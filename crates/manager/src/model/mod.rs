@@ -24,16 +24,3 @@ pub mod plan;
 pub mod principal;
 pub mod tenant;
 pub mod view;
-
-pub use audit::{AuditEntry, AuditHead, AuditVerifier};
-pub use command::{Command, RecordKind, Refusal};
-pub use core::{Actor, Core, LeaseTimes};
-pub use keys::{HeldKeys, KeyRefused, PoolKey};
-pub use ledger::Ledger;
-pub use name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
-pub use node::{
-    Capacity, Health, Heartbeat, Lease, Load, Node, NodeState, Registration, TenantUsage, Usage,
-};
-pub use principal::{Credential, Principal, Role, TokenHash};
-pub use tenant::{Placement, Quota, Slice, Tenant};
-pub use view::View;

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use millrace_service::overview::NodeState;
+use millrace_service::overview::NodeState;
 use millrace_service::overview::{self, Figures, Overview};
 use millrace_service::rates::JobClass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::name::{NodeName, TenantName, Zone};
+use super::name::{KeyName, NodeName, TenantName, Zone};
 
 /// Bound on [`Registration::addresses`]: a node listens on few addresses.
 pub const MAX_ADDRESSES: usize = 8;
@@ -83,7 +83,7 @@ pub struct Heartbeat {
     /// Names and versions of the keys that the node has from the manager.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, u64>")]
-    pub keys: BTreeMap<super::KeyName, u64>,
+    pub keys: BTreeMap<KeyName, u64>,
 }
 
 /// Load of a node.

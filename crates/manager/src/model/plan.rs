@@ -16,12 +16,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use millrace_service::overview::NodeState;
 use millrace_service::rates::Rates;
 use millrace_service::tenants::MAX_NODE_TENANTS;
 
 use super::ledger::{Dimension, Entry, Ledger, amount, covering};
 use super::name::{NodeName, TenantName};
-use super::node::{Node, NodeState};
+use super::node::Node;
 use super::placement::{self, Candidate};
 use super::tenant::{Quota, Slice, Tenant};
 use super::view::View;

@@ -3,6 +3,8 @@
 
 //! The rules that no schedule may break, and the state after the faults.
 
+use millrace_service::overview::NodeState;
+
 use super::*;
 
 impl Simulation {

@@ -21,15 +21,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::{Duration, Instant};
 
+use millrace_manager::model::command::{Command, Refusal};
 use millrace_manager::model::core::{Actor, Core, LeaseTimes};
 use millrace_manager::model::holder::{Due, Holder, InForce};
 use millrace_manager::model::keys::{HeldKeys, LEAVING, PoolKey};
-use millrace_manager::model::ledger::{Dimension, amount};
+use millrace_manager::model::ledger::{Dimension, Ledger, amount};
+use millrace_manager::model::name::{KeyName, NodeName, TenantName};
+use millrace_manager::model::node::{Health, Heartbeat, Load, Registration};
+use millrace_manager::model::placement;
+use millrace_manager::model::principal::Role;
+use millrace_manager::model::tenant::Tenant;
 use millrace_manager::model::view::{EPOCH, PREFIX, Table, View};
-use millrace_manager::model::{
-    Command, Health, Heartbeat, KeyName, Ledger, Load, NodeName, NodeState, Refusal, Registration,
-    Role, Tenant, TenantName, placement,
-};
 use millrace_manager::schema;
 use millrace_manager::store::{Changes, MemoryStore, Store, StoreError, Transaction};
 use millrace_manager::vault::next_version;
@@ -170,7 +172,7 @@ enum Message {
 
 #[derive(Clone, Debug)]
 enum Answer {
-    Registered(millrace_manager::model::Lease),
+    Registered(millrace_manager::model::node::Lease),
     Set {
         fence: u64,
         revision: u64,
@@ -210,7 +212,7 @@ enum Event {
         sent: u64,
         message: Message,
         revision: u64,
-        lease: Option<millrace_manager::model::Lease>,
+        lease: Option<millrace_manager::model::node::Lease>,
     },
     Deliver {
         node: usize,
@@ -229,7 +231,7 @@ enum Then {
         process: u64,
         sent: u64,
         message: Message,
-        lease: Option<millrace_manager::model::Lease>,
+        lease: Option<millrace_manager::model::node::Lease>,
         tries: u32,
     },
 }

@@ -122,7 +122,7 @@ impl Simulation {
         sent: u64,
         message: Message,
         revision: u64,
-        lease: Option<millrace_manager::model::Lease>,
+        lease: Option<millrace_manager::model::node::Lease>,
     ) {
         if let Some(wait) = self.pause_left(m) {
             self.after(

@@ -19,11 +19,11 @@ use millrace_backends::software::Software;
 use millrace_client::stub::Stub;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig};
-use millrace_server::config::{StoreConfig, UnixConfig};
-use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_server::config::{NodeConfig, StoreConfig, UnixConfig};
+use millrace_server::{Node, NodeHandle};
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::read_private_key;
-use millrace_service::store::{KekSource, KeyStore};
+use millrace_service::store::{IfExists, KekSource, KeyStore};
 pub(crate) use millrace_testkit::wait::eventually;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -255,7 +255,7 @@ impl Bench {
         std::fs::write(self.path(&format!("{name}.stub")), stub.to_pem()).expect("stub");
         let config = self.store_config();
         let store = KeyStore::open(&config.directory, &config.kek).expect("store");
-        store.import(name, &key, info, policy, true).expect("import");
+        store.import(name, &key, info, policy, IfExists::Replace).expect("import");
     }
 
     /// Makes the node read its store now.

@@ -4,103 +4,38 @@
 //! A private CA in a directory, for sites without one: certificates for a node and its clients.
 //!
 //! With several nodes, one directory has the CA, on one of the nodes or on another machine; the others have only the
-//! files that [`issue_node_certificate`] returns.
-//!
-//! ```text
-//!  tls/            0700
-//!    ca.crt        ca.key      0600: signs certificates of clients
-//!    ca.crl                    the certificates that it revoked
-//!    node.crt      node.key    0600
-//!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host
-//! ```
-//!
-//! The CA serves no other purpose.
+//! files that [`issue_node_certificate`] returns. The CA serves no other purpose.
 
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use millrace_service::store::{valid_name, write_private};
+use millrace_service::store::{IfExists, write_private};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose,
 };
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use thiserror::Error;
 use time::{Duration, OffsetDateTime};
 use tracing::warn;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
+use super::authority::{
+    BACKDATE_HOURS, CA, CA_DAYS, CertificateError, CertificateFiles, NODE, at, client_files, files,
+    load_ca,
+};
 use super::revocation;
 
-/// Validity of the CA, days: longer than the life of its machine.
-pub(super) const CA_DAYS: i64 = 3650;
+/// Common name of every node's certificate: its clients know it by its alternative names.
+const NODE_COMMON_NAME: &str = "millrace node";
 
 /// Validity of a node's or client's certificate, days. Some clients refuse more than 398 days.
 const LEAF_DAYS: i64 = 397;
 
 /// Days before expiry from which on a node's certificate is replaced.
 const RENEW_DAYS: i64 = 30;
-
-/// Certificates are valid from this many hours before their issue, since clocks of two machines may differ.
-pub(super) const BACKDATE_HOURS: i64 = 1;
-
-/// The certificate files of a node or client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateFiles {
-    /// The CA that both sides trust.
-    pub ca: PathBuf,
-    /// Certificate of the node or client, PEM.
-    pub certificate: PathBuf,
-    /// Private key of the certificate.
-    pub key: PathBuf,
-}
-
-/// Error of the private CA.
-#[derive(Debug, Error)]
-pub enum CertificateError {
-    /// A file cannot be read or written.
-    #[error("cannot use {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The CA in the directory cannot be used.
-    #[error("cannot use the CA {}: {reason}", path.display())]
-    Ca {
-        /// Path of its certificate.
-        path: PathBuf,
-        /// The cause.
-        reason: String,
-    },
-    /// The name cannot be in a certificate.
-    #[error("{0:?} cannot name a client: use letters, digits, '.' and '-'; not \"ca\" or \"node\"")]
-    Name(String),
-    /// The directory has no certificate for that name.
-    #[error("there is no certificate {}: it was not issued here, or is revoked already (`millrace cert list` shows which)", .0.display())]
-    NotIssued(PathBuf),
-    /// Files of that client already exist.
-    #[error("{} exists: remove it first to issue another certificate", .0.display())]
-    Exists(PathBuf),
-    /// The node's certificate is missing or expired, and the CA that could issue another is elsewhere.
-    #[error(
-        "{} has no valid node.crt and node.key, and the authority is elsewhere: issue them there \
-         (millrace cert node NAME -o DIR) and copy them here",
-        .0.display()
-    )]
-    AuthorityElsewhere(PathBuf),
-    /// The name of a node is empty or has other characters than names and addresses have.
-    #[error("{0:?} cannot name a node: use its DNS name or its address")]
-    NodeName(String),
-    /// Creating the certificate failed.
-    #[error("cannot make a certificate: {0}")]
-    Make(#[from] rcgen::Error),
-}
 
 /// The files of a node whose CA is elsewhere, as PEM.
 #[derive(Debug)]
@@ -168,7 +103,7 @@ pub fn ensure_node_certificates(
     if files(directory, CA).key.exists() {
         let usage = ExtendedKeyUsagePurpose::ServerAuth;
         let names = names.to_vec();
-        issue(directory, &node, NODE_COMMON_NAME, names, usage, true)?;
+        issue(directory, &node, NODE_COMMON_NAME, names, usage, IfExists::Replace)?;
     } else if node.key.exists() && good_for(&node.certificate, &[], 0) {
         warn!(
             certificate = %node.certificate.display(),
@@ -197,33 +132,9 @@ pub fn issue_client_certificate(
         }
     }
     let usage = ExtendedKeyUsagePurpose::ClientAuth;
-    issue(directory, &files, name, vec![name.to_owned()], usage, false)?;
+    let names = vec![name.to_owned()];
+    issue(directory, &files, name, names, usage, IfExists::Fail)?;
     Ok(files)
-}
-
-/// Names of files that no client may have.
-pub(super) const CA: &str = "ca";
-pub(super) const NODE: &str = "node";
-const NODE_COMMON_NAME: &str = "millrace node";
-
-fn files(directory: &Path, name: &str) -> CertificateFiles {
-    CertificateFiles {
-        ca: directory.join(format!("{CA}.crt")),
-        certificate: directory.join(format!("{name}.crt")),
-        key: directory.join(format!("{name}.key")),
-    }
-}
-
-/// The paths of a client's files; an error if the name is not allowed.
-pub(super) fn client_files(
-    directory: &Path,
-    name: &str,
-) -> Result<CertificateFiles, CertificateError> {
-    let dns = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
-    if !valid_name(name) || !dns || [CA, NODE].contains(&name) {
-        return Err(CertificateError::Name(name.chars().take(128).collect()));
-    }
-    Ok(files(directory, name))
 }
 
 fn make_ca(directory: &Path) -> Result<(), CertificateError> {
@@ -234,8 +145,8 @@ fn make_ca(directory: &Path) -> Result<(), CertificateError> {
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
     // The certificate is written after the key, because its presence means that the CA exists.
-    write_key(&files.key, key, false)?;
-    write_private(&files.certificate, certificate.pem().as_bytes(), false)
+    write_key(&files.key, key, IfExists::Fail)?;
+    write_private(&files.certificate, certificate.pem().as_bytes(), IfExists::Fail)
         .map_err(at(&files.certificate))?;
     // With an empty list, a node that starts now sees later revocations.
     revocation::write(directory, Vec::new())
@@ -247,15 +158,15 @@ fn issue(
     common: &str,
     names: Vec<String>,
     usage: ExtendedKeyUsagePurpose,
-    replace: bool,
+    if_exists: IfExists,
 ) -> Result<(), CertificateError> {
     let (certificate, key) = sign(directory, common, names, usage)?;
-    if replace && files.certificate.exists() {
+    if if_exists == IfExists::Replace && files.certificate.exists() {
         // From here on, an interruption leaves no pair of key and certificate that does not match.
         fs::remove_file(&files.certificate).map_err(at(&files.certificate))?;
     }
-    write_key(&files.key, key, replace)?;
-    write_private(&files.certificate, certificate.as_bytes(), replace)
+    write_key(&files.key, key, if_exists)?;
+    write_private(&files.certificate, certificate.as_bytes(), if_exists)
         .map_err(at(&files.certificate))
 }
 
@@ -274,18 +185,6 @@ fn sign(
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
     Ok((certificate.pem(), key))
-}
-
-pub(super) fn load_ca(directory: &Path) -> Result<Issuer<'static, KeyPair>, CertificateError> {
-    let files = files(directory, CA);
-    let certificate = fs::read_to_string(&files.certificate).map_err(at(&files.certificate))?;
-    let key = Zeroizing::new(fs::read_to_string(&files.key).map_err(at(&files.key))?);
-    let bad = |error: rcgen::Error| CertificateError::Ca {
-        path: files.certificate.clone(),
-        reason: error.to_string(),
-    };
-    let key = KeyPair::from_pem(&key).map_err(bad)?;
-    Issuer::from_ca_cert_pem(&certificate, key).map_err(bad)
 }
 
 fn params(
@@ -308,9 +207,9 @@ fn pem_of(mut key: KeyPair) -> Zeroizing<String> {
     pem
 }
 
-fn write_key(path: &Path, key: KeyPair, replace: bool) -> Result<(), CertificateError> {
+fn write_key(path: &Path, key: KeyPair, if_exists: IfExists) -> Result<(), CertificateError> {
     let pem = pem_of(key);
-    write_private(path, pem.as_bytes(), replace).map_err(at(path))
+    write_private(path, pem.as_bytes(), if_exists).map_err(at(path))
 }
 
 /// Whether the certificate exists, is valid for at least this many days, and has all names.
@@ -340,10 +239,6 @@ fn good_for(path: &Path, names: &[String], days: i64) -> bool {
         })
     };
     names.iter().all(has)
-}
-
-pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> CertificateError {
-    move |source| CertificateError::Io { path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::certificates::{CA, CertificateError, NODE, at, client_files};
+use super::authority::{CA, CertificateError, NODE, at, client_files};
 use super::revocation::revoked_before;
 
 /// One certificate of the private CA.

@@ -7,6 +7,7 @@
 //! There is no resumption and no early data: a ticket would admit a client whose certificate has expired
 //! since, and connections last hours, so resumption would save nothing.
 
+mod authority;
 mod certificates;
 mod issued;
 mod revocation;
@@ -39,9 +40,10 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::config::TlsFiles;
 
+pub use authority::{CertificateError, CertificateFiles};
 pub use certificates::{
-    CertificateError, CertificateFiles, IssuedNode, ensure_authority, ensure_node_certificates,
-    issue_client_certificate, issue_node_certificate,
+    IssuedNode, ensure_authority, ensure_node_certificates, issue_client_certificate,
+    issue_node_certificate,
 };
 pub use issued::{CertificateKind, IssuedCertificate, client_certificate, issued_certificates};
 pub use revocation::{revocation_list, revoke_client_certificate};
@@ -346,39 +348,39 @@ pub fn facts(certificate: &[u8]) -> Option<(String, i64)> {
     Some((name.to_owned(), end))
 }
 
-/// Error of the TLS settings.
+/// Why a node cannot use its TLS files.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file cannot be read, or lacks the expected content.
     #[error("cannot read {}: {reason}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer, or what the file lacks.
         reason: String,
     },
     /// Other users can read or write a private key.
     #[error("the private key {} is open to others (mode {mode:04o}): chmod 0600, or 0640 if root owns it and a group is to read it", path.display())]
     Exposed {
-        /// The file.
+        /// Path of the key.
         path: PathBuf,
-        /// Permission bits of the file.
+        /// Its permission bits.
         mode: u32,
     },
     /// Another user owns a private key.
     #[error("the private key {} belongs to uid {owner}, not to this user or root: chown it", path.display())]
     Owner {
-        /// The file.
+        /// Path of the key.
         path: PathBuf,
-        /// The user id of the owner.
+        /// Its owner, a user id.
         owner: u32,
     },
     /// The content of a file cannot be used.
     #[error("cannot use {}: {reason}", path.display())]
     Use {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The objection of rustls to it.
         reason: String,
     },
 }

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use millrace_service::store::write_private;
+use millrace_service::store::{IfExists, write_private};
 use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
 use rustix::fs::{FlockOperation, flock};
 use rustls_pki_types::pem::PemObject;
@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
-use super::certificates::{BACKDATE_HOURS, CA_DAYS, CertificateError, at, client_files, load_ca};
+use super::authority::{BACKDATE_HOURS, CA_DAYS, CertificateError, at, client_files, load_ca};
 
 /// The path of the revocation list of the CA in `directory`.
 #[must_use]
@@ -64,7 +64,7 @@ pub(super) fn write(
     };
     let pem = params.signed_by(&load_ca(directory)?)?.pem()?;
     let path = revocation_list(directory);
-    write_private(&path, pem.as_bytes(), true).map_err(at(&path))
+    write_private(&path, pem.as_bytes(), IfExists::Replace).map_err(at(&path))
 }
 
 fn entry(serial: &[u8], at: OffsetDateTime) -> RevokedCertParams {

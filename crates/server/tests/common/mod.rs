@@ -20,11 +20,11 @@ use millrace_backends::software::Software;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig};
 use millrace_operation::{Hash, JobError, KeyInfo, Operation, PrivateKey};
-use millrace_server::config::{StoreConfig, UnixConfig};
-use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_server::config::{NodeConfig, StoreConfig, UnixConfig};
+use millrace_server::{Node, NodeHandle};
 use millrace_service::policy::KeyPolicy;
 use millrace_service::settings::Limits;
-use millrace_service::store::{KekSource, KeyStore};
+use millrace_service::store::{IfExists, KekSource, KeyStore};
 use millrace_testkit::keys::TestKey;
 pub(crate) use millrace_testkit::wait::eventually;
 use millrace_wire::encode_submit_batch;
@@ -76,7 +76,9 @@ impl Setup {
     pub(crate) fn import(&self, name: &str, key: &TestKey, policy: KeyPolicy) -> KeyInfo {
         let engine = engine(Arc::new(Software::new()));
         let info = engine.load_key(&key.private_key()).unwrap().info().clone();
-        self.store().import(name, &key.private_key(), info.clone(), policy, true).unwrap();
+        self.store()
+            .import(name, &key.private_key(), info.clone(), policy, IfExists::Replace)
+            .unwrap();
         info
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
-use super::{Service, Session};
+use super::Service;
 use crate::account::Account;
 use crate::metrics::ConnectionRefusal;
 use crate::settings::SettingsSnapshot;
@@ -39,27 +39,8 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Opens the session of an authenticated client.
-    ///
-    /// # Errors
-    /// The reason of the refusal, which is already counted.
-    pub fn open(
-        self,
-        identity: Arc<str>,
-        sink: Arc<dyn SessionSink>,
-    ) -> Result<Session, ConnectionRefusal> {
-        match self.enter(&identity, &sink) {
-            Ok((number, entry, snapshot, account)) => {
-                Ok(Session::new(self, number, entry, snapshot, account, sink))
-            }
-            Err(reason) => {
-                self.service.refuse(reason, &identity);
-                Err(reason)
-            }
-        }
-    }
-
-    fn enter(
+    /// Lists an admitted client as a session.
+    pub(super) fn enter(
         &self,
         identity: &Arc<str>,
         sink: &Arc<dyn SessionSink>,
@@ -98,7 +79,7 @@ impl ConnectionSlot {
 }
 
 /// An opened session: its number and entry, the settings, and the account of its party.
-type Entered = (u64, Arc<SessionEntry>, Arc<SettingsSnapshot>, Arc<Account>);
+pub(super) type Entered = (u64, Arc<SessionEntry>, Arc<SettingsSnapshot>, Arc<Account>);
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {

@@ -17,6 +17,7 @@ use super::connections::{ConnectionSlot, SessionEntry};
 use super::{SOFTWARE, Service, ServiceInner};
 use crate::account::Account;
 use crate::keys::KeySet;
+use crate::metrics::ConnectionRefusal;
 use crate::session::{Effects, SessionState};
 use crate::settings::{Settings, SettingsSnapshot};
 use crate::sink::{Order, SessionSink};
@@ -49,10 +50,32 @@ pub struct Session {
     place: ConnectionSlot,
 }
 
+impl ConnectionSlot {
+    /// Opens the session of an authenticated client.
+    ///
+    /// # Errors
+    /// The reason of the refusal, which is already counted.
+    pub fn open(
+        self,
+        identity: Arc<str>,
+        sink: Arc<dyn SessionSink>,
+    ) -> Result<Session, ConnectionRefusal> {
+        match self.enter(&identity, &sink) {
+            Ok((number, entry, snapshot, account)) => {
+                Ok(Session::new(self, number, entry, snapshot, account, sink))
+            }
+            Err(reason) => {
+                self.service.refuse(reason, &identity);
+                Err(reason)
+            }
+        }
+    }
+}
+
 impl Session {
     /// `snapshot` is the one that admitted the client: settings that were applied since then differ in revision, so
     /// the first [`Self::begin_turn`] applies them, admission included.
-    pub(super) fn new(
+    fn new(
         place: ConnectionSlot,
         number: u64,
         entry: Arc<SessionEntry>,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_operation::{
-    JobError, JobId, KeyError, KeyInfo, Operation, OperationKind, OperationSet, PrivateKey,
+    JobError, JobId, KeyError, KeyInfo, Operation, OperationKind, PrivateKey,
 };
 use millrace_wire::{
     ClientMessage, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Fault, Hello, KeyHandle,
@@ -74,10 +74,10 @@ impl<K> Default for Effects<K> {
 /// several at once.
 const REPORTS_AHEAD: u64 = 60;
 
-/// Shortest pause that a client hears of: a round trip takes longer.
+/// Shortest pause that a client gets: a round trip takes longer.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest pause that a client hears of: a quota that is raised takes effect within a second.
+/// Longest pause that a client gets: a quota that is raised takes effect within a second.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A job that has passed every check except the engine's.
@@ -138,14 +138,21 @@ struct InFlight {
     key: KeyHandle,
 }
 
+/// Where a key comes from. Raw RSA is allowed only for a key of the client's own, whatever a policy lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyOrigin {
+    Store,
+    /// The client imported it.
+    Client,
+}
+
 struct OpenKey<K> {
     entry: Arc<KeyEntry<K>>,
     /// The revision of the entry when `policy` was read.
     revision: u64,
     /// `None` if the key is revoked or no longer admits this identity.
     policy: Option<Arc<KeyPolicy>>,
-    /// Raw RSA is allowed only for keys that the client imported itself, whatever a policy lists.
-    imported: bool,
+    origin: KeyOrigin,
     /// Until then the client knows that its jobs with this key are refused.
     paused_until: Option<Instant>,
 }
@@ -199,7 +206,8 @@ impl<K: Clone> SessionState<K> {
             }
             ClientMessage::ImportKey { request, key } => self.import_key(request, key, effects),
             ClientMessage::CloseKey { handle } => {
-                if self.handles.remove(&handle).is_some_and(|open| open.imported) {
+                let closed = self.handles.remove(&handle);
+                if closed.is_some_and(|open| open.origin == KeyOrigin::Client) {
                     self.imported_keys -= 1;
                     self.account.release_keys(1);
                 }
@@ -244,7 +252,7 @@ impl<K: Clone> SessionState<K> {
                 self.imported_keys += 1;
                 let policy = KeyPolicy::session_owned();
                 let entry = Arc::new(KeyEntry::new("(imported)", key, info, policy));
-                self.open(request, entry, true, effects);
+                self.open(request, entry, KeyOrigin::Client, effects);
             }
             Err(error) => refuse(request, KeyRefusal::Key(error), effects),
         }
@@ -416,7 +424,7 @@ impl<K: Clone> SessionState<K> {
             return refuse(request, reason, effects);
         }
         match keys.find_for(selector, &self.identity, self.tenant.as_deref()) {
-            Some(entry) => self.open(request, entry, false, effects),
+            Some(entry) => self.open(request, entry, KeyOrigin::Store, effects),
             None => refuse(request, KeyRefusal::NoSuchKey, effects),
         }
     }
@@ -448,7 +456,7 @@ impl<K: Clone> SessionState<K> {
         &mut self,
         request: RequestId,
         entry: Arc<KeyEntry<K>>,
-        imported: bool,
+        origin: KeyOrigin,
         effects: &mut Effects<K>,
     ) {
         let revision = entry.revision();
@@ -456,29 +464,28 @@ impl<K: Clone> SessionState<K> {
         let tenant = self.tenant.as_deref();
         let policy = entry.policy().filter(|policy| admits(policy, &self.identity, tenant));
         let Some(policy) = policy else {
-            return self.refuse_opening(request, imported, KeyRefusal::NoSuchKey, effects);
+            return self.refuse_opening(request, origin, KeyRefusal::NoSuchKey, effects);
         };
         let info = entry.info().clone();
         if !self.vocabulary.has_key(info.key_type.kind()) {
             // The client has not negotiated this key type and could not decode the answer.
-            let reason = if imported {
-                KeyRefusal::Key(KeyError::NotOffered)
-            } else {
-                KeyRefusal::NoSuchKey
+            let reason = match origin {
+                KeyOrigin::Store => KeyRefusal::NoSuchKey,
+                KeyOrigin::Client => KeyRefusal::Key(KeyError::NotOffered),
             };
-            return self.refuse_opening(request, imported, reason, effects);
+            return self.refuse_opening(request, origin, reason, effects);
         }
         let handle = self.next_handle;
         self.next_handle += 1;
-        let usable = |kind: &OperationKind| {
-            kind.fits(info.key_type) && (imported || *kind != OperationKind::RsaRaw)
-        };
-        let operations: OperationSet = policy.operations.iter().filter(usable).collect();
-        let operations = self.vocabulary.operations(operations);
+        let usable = policy.operations.iter().filter(|kind| {
+            kind.fits(info.key_type)
+                && (origin == KeyOrigin::Client || *kind != OperationKind::RsaRaw)
+        });
+        let operations = self.vocabulary.operations(usable.collect());
         let hashes = self.vocabulary.hashes(policy.hashes);
         self.handles.insert(
             handle,
-            OpenKey { entry, revision, policy: Some(policy), imported, paused_until: None },
+            OpenKey { entry, revision, policy: Some(policy), origin, paused_until: None },
         );
         effects.replies.push(NodeMessage::KeyOpened { request, handle, info, operations, hashes });
     }
@@ -487,11 +494,11 @@ impl<K: Clone> SessionState<K> {
     fn refuse_opening(
         &mut self,
         request: RequestId,
-        imported: bool,
+        origin: KeyOrigin,
         reason: KeyRefusal,
         effects: &mut Effects<K>,
     ) {
-        if imported {
+        if origin == KeyOrigin::Client {
             self.imported_keys -= 1;
             self.account.release_keys(1);
         }
@@ -545,7 +552,7 @@ impl<K: Clone> SessionState<K> {
         let Entry::Occupied(mut open) = self.handles.entry(handle) else {
             return Err(JobError::NoSuchKey);
         };
-        let OpenKey { entry, policy, imported, .. } =
+        let OpenKey { entry, policy, origin, .. } =
             open.get_mut().refreshed(&self.identity, self.tenant.as_deref());
         let Some(policy) = policy else {
             return Err(JobError::NoSuchKey);
@@ -553,7 +560,7 @@ impl<K: Clone> SessionState<K> {
         if !self.vocabulary.has_operation(operation) {
             return Err(JobError::NotOffered);
         }
-        let raw = operation.kind() == OperationKind::RsaRaw && !*imported;
+        let raw = operation.kind() == OperationKind::RsaRaw && *origin == KeyOrigin::Store;
         // Policies in the store list only operations that fit the key's type, so the reason is the key, not
         // the policy.
         if !raw && !operation.kind().fits(entry.info().key_type) {

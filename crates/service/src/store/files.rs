@@ -15,12 +15,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+/// Fate of a write to a path that has a file already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfExists {
+    /// The write fails, and the file stays.
+    Fail,
+    /// The new file takes its place.
+    Replace,
+}
+
 /// The file operations that can fail halfway.
 pub(crate) trait FileLayer: Send + Sync {
     /// Creates a file that did not exist, with mode 0600 and these bytes, and flushes it to the disk.
     fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    /// Renames a file; over an existing one only if `replace`.
-    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
+    /// Renames a file.
+    fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()>;
     /// Flushes the entries of a directory to the disk.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
     /// Removes a file.
@@ -38,8 +47,11 @@ impl FileLayer for Disk {
         file.sync_all()
     }
 
-    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()> {
+        let flags = match if_exists {
+            IfExists::Fail => RenameFlags::NOREPLACE,
+            IfExists::Replace => RenameFlags::empty(),
+        };
         Ok(renameat_with(CWD, from, CWD, to, flags)?)
     }
 
@@ -52,20 +64,20 @@ impl FileLayer for Disk {
     }
 }
 
-/// Writes `bytes` to `path`, completely or not at all. An existing file is an error unless `replace`.
+/// Writes `bytes` to `path`, completely or not at all.
 ///
 /// # Errors
-/// Of kind `AlreadyExists` if there is a file and `replace` is not set. After any error, the previous content
+/// Of kind `AlreadyExists` for [`IfExists::Fail`] and a file that is there. After any error, the previous content
 /// of `path` is still there.
 pub(crate) fn write_atomically(
     layer: &dyn FileLayer,
     path: &Path,
     bytes: &[u8],
-    replace: bool,
+    if_exists: IfExists,
 ) -> io::Result<()> {
     let temporary = temporary_beside(path);
     let written =
-        layer.write_new(&temporary, bytes).and_then(|()| layer.rename(&temporary, path, replace));
+        layer.write_new(&temporary, bytes).and_then(|()| layer.rename(&temporary, path, if_exists));
     if let Err(error) = written {
         // Best effort: a leftover file is sealed, its name begins with a dot, and no reader opens it.
         let _ = layer.remove(&temporary);
@@ -75,8 +87,8 @@ pub(crate) fn write_atomically(
 }
 
 /// Writes `bytes` to `path` with mode 0600, completely or not at all, and flushes the directory.
-pub fn write_private(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
-    write_atomically(&Disk, path, bytes, replace)?;
+pub fn write_private(path: &Path, bytes: &[u8], if_exists: IfExists) -> io::Result<()> {
+    write_atomically(&Disk, path, bytes, if_exists)?;
     Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
 }
 
@@ -114,11 +126,11 @@ pub(crate) mod fake {
             Disk.write_new(path, bytes)
         }
 
-        fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()> {
             if self.0 == DiskStep::Rename {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            Disk.rename(from, to, replace)
+            Disk.rename(from, to, if_exists)
         }
 
         fn sync_directory(&self, path: &Path) -> io::Result<()> {

@@ -17,7 +17,7 @@ use aws_lc_rs::{hmac, rand};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::files::write_private;
+use super::files::{IfExists, write_private};
 use super::format::{FINGERPRINT_LEN, NONCE_LEN, TAG_LEN};
 
 /// Length of a key-encryption key: AES-256.
@@ -204,7 +204,7 @@ impl Kek {
         let failed = |source| KekError::Io { path: path.to_owned(), source };
         let mut bytes = Zeroizing::new([0; KEK_LEN]);
         rand::fill(&mut *bytes).map_err(|_| KekError::Random)?;
-        match write_private(path, &*bytes, false) {
+        match write_private(path, &*bytes, IfExists::Fail) {
             // Another process has created the key at the same time: use that one.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map_err(failed),

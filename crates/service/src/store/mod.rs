@@ -46,9 +46,8 @@ use serde_json::{Value, json};
 use crate::policy::KeyPolicy;
 pub use audit::AUDIT_LOG;
 pub use error::StoreError;
-pub use files::write_private;
 use files::{Disk, FileLayer, write_atomically};
-
+pub use files::{IfExists, write_private};
 pub use format::{
     FINGERPRINT_LEN, FormatError, KeyFile, MAX_FILE_LEN, MAX_IDENTITIES, MAX_IDENTITY_LEN,
     MAX_NAME_LEN, MAX_SPKI_LEN, Metadata, NONCE_LEN, parse, valid_identity, valid_name,
@@ -63,6 +62,15 @@ pub const MAX_KEYS: usize = 10_000;
 /// Bound on the former versions of one key: more renewals than gateways can miss while one is brought up to
 /// date. The oldest is removed for a further one.
 pub const MAX_FORMER: usize = 4;
+
+/// Keys that an error names.
+const NAMED_KEYS: usize = 5;
+
+/// Suffix of the file of a current version.
+const SUFFIX: &str = ".key";
+
+/// Suffix of the file of a former version. Nodes before former versions ignore such files.
+const FORMER_SUFFIX: &str = ".former";
 
 /// Keys at rest. Share it in an `Arc`; every method may be called from any thread and blocks on the disk.
 pub struct KeyStore {
@@ -150,11 +158,12 @@ impl KeyStore {
         &self.directory
     }
 
-    /// Stores a key. `info` is the engine's description of the accepted key. With `replace` the key of that
-    /// name, if there is one, becomes a former version of it; [`MAX_FORMER`] former versions are kept.
+    /// Stores a key. `info` is the engine's description of the accepted key. With
+    /// [`IfExists::Replace`] the key of that name, if there is one, becomes a former version of it; [`MAX_FORMER`]
+    /// former versions are kept.
     ///
     /// # Errors
-    /// If a key of that name exists and `replace` is not set, if the name or the policy is invalid, or if the
+    /// If a key of that name exists and is not to be replaced, if the name or the policy is invalid, or if the
     /// disk is full; then the store is unchanged.
     pub fn import(
         &self,
@@ -162,13 +171,13 @@ impl KeyStore {
         key: &PrivateKey,
         info: KeyInfo,
         policy: KeyPolicy,
-        replace: bool,
+        if_exists: IfExists,
     ) -> Result<KeyMeta, StoreError> {
         if !self.path(&VersionId::current(name))?.exists() {
             // A mark that is left from a removed key must not give this one to the manager.
             self.unmark(name)?;
         }
-        self.store(name, key, info, policy, replace)
+        self.store(name, key, info, policy, if_exists)
     }
 
     fn store(
@@ -177,12 +186,12 @@ impl KeyStore {
         key: &PrivateKey,
         info: KeyInfo,
         policy: KeyPolicy,
-        replace: bool,
+        if_exists: IfExists,
     ) -> Result<KeyMeta, StoreError> {
         let metadata = Metadata::new(name, info, policy)?;
         let id = VersionId::current(name);
         let replaced = self.path(&id)?.exists();
-        if replaced && !replace {
+        if replaced && if_exists == IfExists::Fail {
             return Err(StoreError::Exists { name: name.to_owned() });
         }
         let former = if replaced {
@@ -194,7 +203,7 @@ impl KeyStore {
             self.remove_former(name)?;
             None
         };
-        if let Err(error) = self.write(&metadata, key, replace) {
+        if let Err(error) = self.write(&metadata, key, if_exists) {
             if let Some(former) = former {
                 let _ = self.files.remove(&self.path_of(&former));
             }
@@ -228,7 +237,7 @@ impl KeyStore {
         }
         let former = VersionId::former(&id.name, &file.metadata.info);
         let path = self.path_of(&former);
-        write_atomically(&*self.files, &path, &bytes, true)
+        write_atomically(&*self.files, &path, &bytes, IfExists::Replace)
             .map_err(|source| StoreError::Write { path, source })?;
         Ok(Some(former))
     }
@@ -279,7 +288,7 @@ impl KeyStore {
     fn look(&self, id: &VersionId) -> Result<KeyMeta, StoreError> {
         let bytes = self.read(id)?;
         let file = self.parse(id, &bytes)?;
-        Ok(self.meta(id, &file, false))
+        Ok(self.meta(id, &file))
     }
 
     /// Opens the seal of a version from [`Self::list`], and returns its authenticated metadata.
@@ -314,17 +323,18 @@ impl KeyStore {
             }
             OpenError::Changed => StoreError::Changed { path: self.path_of(id) },
         })?;
-        Ok((key, self.meta(id, &file, true)))
+        Ok((key, KeyMeta { authenticated: true, ..self.meta(id, &file) }))
     }
 
-    fn meta(&self, id: &VersionId, file: &KeyFile<'_>, authenticated: bool) -> KeyMeta {
+    /// The description in a file whose seal was not opened.
+    fn meta(&self, id: &VersionId, file: &KeyFile<'_>) -> KeyMeta {
         let Metadata { name, created, info, policy } = file.metadata.clone();
         // The copy was written when the version was replaced.
         let replaced = id.former.as_ref().map(|_| {
             let metadata = fs::metadata(self.path_of(id));
             metadata.map_or(0, |metadata| u64::try_from(metadata.mtime()).unwrap_or(0))
         });
-        KeyMeta { name, created, replaced, info, policy, kek: file.kek(), authenticated }
+        KeyMeta { name, created, replaced, info, policy, kek: file.kek(), authenticated: false }
     }
 
     /// Removes a key with its former versions. Nodes that have loaded it revoke it within a second.
@@ -402,7 +412,7 @@ impl KeyStore {
             ..Metadata::new(&meta.name, meta.info.clone(), policy)?
         };
         let policy = metadata.policy.clone();
-        self.write(&metadata, &key, true)?;
+        self.write(&metadata, &key, IfExists::Replace)?;
         let detail = json!({
             "before": policy_of(&meta.policy),
             "policy": policy_of(&policy),
@@ -459,12 +469,12 @@ impl KeyStore {
         &self,
         metadata: &Metadata,
         key: &PrivateKey,
-        replace: bool,
+        if_exists: IfExists,
     ) -> Result<(), StoreError> {
         let path = self.path(&VersionId::current(&metadata.name))?;
         let sealer = self.sealer.as_ref().ok_or(StoreError::Locked)?;
         let bytes = sealer.seal(metadata, key)?;
-        write_atomically(&*self.files, &path, &bytes, replace).map_err(|source| {
+        write_atomically(&*self.files, &path, &bytes, if_exists).map_err(|source| {
             if source.kind() == io::ErrorKind::AlreadyExists {
                 StoreError::Exists { name: metadata.name.clone() }
             } else {
@@ -551,15 +561,6 @@ fn policy_of(policy: &KeyPolicy) -> Value {
         "hashes": policy.hashes.iter().map(|hash| hash.name()).collect::<Vec<_>>(),
     })
 }
-
-/// Keys that an error names.
-const NAMED_KEYS: usize = 5;
-
-/// Suffix of the file of a current version.
-const SUFFIX: &str = ".key";
-
-/// Suffix of the file of a former version. Nodes before former versions ignore such files.
-const FORMER_SUFFIX: &str = ".former";
 
 /// One version of a key, by its file. Sorts by name, the current version first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,7 @@ use std::{fs, io};
 
 use millrace_operation::{KeyInfo, PrivateKey};
 
-use super::{KeyMeta, KeyStore, StoreError, VersionId, valid_name};
+use super::{IfExists, KeyMeta, KeyStore, StoreError, VersionId, valid_name};
 use crate::policy::{KeyPolicy, TENANT_PREFIX};
 
 /// Suffix of a mark.
@@ -30,7 +30,7 @@ impl KeyStore {
         policy: KeyPolicy,
     ) -> Result<KeyMeta, StoreError> {
         self.mark(name)?;
-        self.store(name, key, info, policy, true)
+        self.store(name, key, info, policy, IfExists::Replace)
     }
 
     /// Marks a key as one of the pool.

@@ -32,7 +32,7 @@ fn store_in(directory: &TempDir) -> KeyStore {
 }
 
 fn import(store: &KeyStore, name: &str) -> Result<KeyMeta, StoreError> {
-    store.import(name, &key(), info(), KeyPolicy::signing(["*"]), false)
+    store.import(name, &key(), info(), KeyPolicy::signing(["*"]), IfExists::Fail)
 }
 
 /// The store with another key-encryption key.
@@ -55,7 +55,7 @@ fn version(number: u8) -> KeyInfo {
 
 fn replace(store: &KeyStore, number: u8) -> KeyMeta {
     let policy = KeyPolicy::signing(["uid:33"]);
-    store.import("www", &key(), version(number), policy, true).unwrap()
+    store.import("www", &key(), version(number), policy, IfExists::Replace).unwrap()
 }
 
 /// First bytes of the public halves of `www`: the current version, then the former ones, sorted.
@@ -227,7 +227,8 @@ fn full_disk_is_reported_and_changes_nothing() {
         import(&store, "www").unwrap();
         let before = fs::read(file_of(&store, "www")).unwrap();
         store.files = Box::new(FullDisk(step));
-        let replaced = store.import("www", &key(), info(), KeyPolicy::signing(["*"]), true);
+        let replaced =
+            store.import("www", &key(), info(), KeyPolicy::signing(["*"]), IfExists::Replace);
         let changed = store.set_policy("www", KeyPolicy::signing(["*"]));
         for error in [replaced.unwrap_err(), changed.unwrap_err(), import(&store, "b").unwrap_err()]
         {
@@ -246,7 +247,7 @@ fn existing_name_is_refused_unless_replaced() {
     let store = store_in(&directory);
     import(&store, "www").unwrap();
     assert!(matches!(import(&store, "www"), Err(StoreError::Exists { .. })));
-    store.import("www", &key(), info(), KeyPolicy::signing(["*"]), true).unwrap();
+    store.import("www", &key(), info(), KeyPolicy::signing(["*"]), IfExists::Replace).unwrap();
     assert!(matches!(import(&store, "../www"), Err(StoreError::Name { .. })));
 }
 
@@ -309,7 +310,7 @@ fn full_disk_at_a_replacement_leaves_the_versions_unchanged() {
         replace(&store, 1);
         store.files = Box::new(FullDisk(step));
         let policy = KeyPolicy::signing(["*"]);
-        let error = store.import("www", &key(), version(2), policy, true).unwrap_err();
+        let error = store.import("www", &key(), version(2), policy, IfExists::Replace).unwrap_err();
         assert!(error.to_string().ends_with("nothing was changed"), "{error}");
         assert_eq!(versions(&store), (1, vec![]));
     }

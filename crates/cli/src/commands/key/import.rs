@@ -13,7 +13,7 @@ use anyhow::{Result, anyhow, bail};
 use millrace_operation::{KeyError, KeyInfo, KeyType, PrivateKey};
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
-use millrace_service::store::{KeyMeta, StoreError};
+use millrace_service::store::{IfExists, KeyMeta, StoreError};
 use zeroize::Zeroizing;
 
 use crate::args::KeyImportArgs;
@@ -46,7 +46,8 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     let replaced = before.is_some();
     let policy = policy::apply(policy, before.unwrap_or_else(|| KeyPolicy::signing([])))?;
     policy::check_fits(&policy, info.key_type)?;
-    let meta = store.act(|keys| keys.import(name, &key, info, policy, *replace))?;
+    let if_exists = if *replace { IfExists::Replace } else { IfExists::Fail };
+    let meta = store.act(|keys| keys.import(name, &key, info, policy, if_exists))?;
     report(&meta, replaced);
     wait_for_node(&settings, &store, &meta)
 }

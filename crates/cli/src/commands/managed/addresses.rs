@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use millrace_manager::api::TenantGrants;
 use millrace_manager::client::ManagerClient;
-use millrace_manager::model::NodeState;
+use millrace_service::overview::NodeState;
 
 use super::tenant::{limits, path};
 use super::{client, coded, replace};

@@ -5,7 +5,7 @@
 //! vouch for itself.
 
 use anyhow::{Context, Result};
-use millrace_manager::model::{AuditEntry, AuditHead, AuditVerifier};
+use millrace_manager::model::audit::{AuditEntry, AuditHead, AuditVerifier};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

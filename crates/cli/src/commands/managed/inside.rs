@@ -17,9 +17,10 @@ use anyhow::{Context, Result, anyhow};
 use millrace_manager::api;
 use millrace_manager::client::Access;
 use millrace_manager::managed_node::make_folder;
-use millrace_manager::model::{
-    Actor, Command, Credential, Principal, PrincipalName, Role, TokenHash,
-};
+use millrace_manager::model::command::Command;
+use millrace_manager::model::core::Actor;
+use millrace_manager::model::name::PrincipalName;
+use millrace_manager::model::principal::{Credential, Principal, Role, TokenHash};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::error;
@@ -127,7 +128,7 @@ fn give_access(running: &Running, node: &str, path: &Path) -> Result<()> {
     if let Some(folder) = path.parent() {
         make_folder(folder).with_context(|| format!("making {}", folder.display()))?;
     }
-    access.write(path, true)?;
+    access.write(path)?;
     running
         .manager
         .execute(ACTOR, &Command::SetPrincipal(principal), None)

@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result};
 use millrace_hostfs::replace::replace_file;
-use millrace_manager::api::Page;
-use millrace_manager::api::problem::Code;
+use millrace_manager::api::{Code, Page};
 use millrace_manager::client::access::AccessError;
 use millrace_manager::client::{Access, ClientError, ManagerClient};
 use serde::Serialize;

@@ -12,8 +12,8 @@ use millrace_manager::client::{Condition, ManagerClient, Write, escaped};
 use millrace_manager::managed_node::{
     ManagedNode, ManagedNodeError, NodeFolder, NodeProfile, capacity,
 };
-use millrace_manager::model::NodeName;
-use millrace_server::NodeConfig;
+use millrace_manager::model::name::NodeName;
+use millrace_server::config::NodeConfig;
 
 use super::{access, client, coded, print_list};
 use crate::args::{ListArgs, NodeArgs, NodeCommand, NodeNameArgs, NodeRunArgs};

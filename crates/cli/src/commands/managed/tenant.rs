@@ -4,8 +4,7 @@
 //! `millrace tenant` and `millrace quota`.
 
 use anyhow::Result;
-use millrace_manager::api::TenantGrants;
-use millrace_manager::api::problem::Code;
+use millrace_manager::api::{Code, TenantGrants};
 use millrace_manager::client::{ClientError, Condition, ManagerClient, Write, escaped};
 use millrace_manager::model::tenant::{Quota, Tenant};
 use millrace_service::rates::Rate;

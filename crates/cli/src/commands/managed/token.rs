@@ -40,7 +40,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
             certificate: None,
             ..access(&args.access)?
         };
-        given.write(file, true)?;
+        given.write(file)?;
         eprintln!(
             "{} has the access of {}: copy it to the host that uses it",
             file.display(),

@@ -334,7 +334,7 @@ fn policy_changed_during_open_is_applied() {
     let theirs = Arc::clone(&client.entries[1]);
     let mut effects = Effects::default();
     // Simulates a key that was found while the policy still admitted this client.
-    client.state.open(7, theirs, false, &mut effects);
+    client.state.open(7, theirs, KeyOrigin::Store, &mut effects);
     assert!(matches!(
         effects.replies[..],
         [NodeMessage::KeyRefused { reason: KeyRefusal::NoSuchKey, .. }]
