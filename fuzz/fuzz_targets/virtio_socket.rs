@@ -18,7 +18,7 @@ use millrace_engine::{Engine, EngineConfig};
 use millrace_service::store::{KekSource, KeyStore};
 use millrace_service::Service;
 use millrace_service::settings::Settings;
-use millrace_virtio::DeviceLimits;
+use millrace_virtio::device::DeviceLimits;
 use millrace_virtio::vhost::{Devices, SocketFile, SocketSettings};
 
 /// A device on the software backend; its folder is in the scratch folder of the fuzzer.

@@ -6,8 +6,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_vpn::candidate::EngineCandidate;
-use millrace_vpn::plan::{Folders, LinkMember};
-use millrace_vpn::{Host, LinkPlan, Side, VpnLink};
+use millrace_vpn::host::Host;
+use millrace_vpn::link::{Side, VpnLink};
+use millrace_vpn::plan::{Folders, LinkMember, LinkPlan};
 
 fuzz_target!(|text: &str| {
     if let Ok(link) = VpnLink::parse(text) {

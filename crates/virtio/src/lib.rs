@@ -10,12 +10,12 @@
 //!                   vhost-user socket ──────────► vhost
 //! ```
 //!
-//! A guest is an attacker. [`request`] and [`Device`] get bytes that were read once from its memory, know nothing of
+//! A guest is an attacker. [`request`] and [`device`] get bytes that were read once from its memory, know nothing of
 //! rings, and are tested and fuzzed without a virtual machine.
 //!
 //! - [`spec`]: numbers of the specification, the configuration space.
 //! - [`request`]: the parser.
-//! - [`device`]: [`Device`], requests in and answers out; [`session`], `keys`: what it remembers.
+//! - [`device`]: requests in and answers out; [`session`], `keys`: what it remembers.
 //! - [`job_target`]: where private-key jobs go: a service in this process; [`node`]: or nodes, over it.
 //! - [`vhost`]: rings, guest memory, sockets.
 //! - [`front`]: the process that holds the sockets while the one with the devices comes and goes.
@@ -38,5 +38,4 @@ pub mod spec;
 pub mod statistics;
 pub mod vhost;
 
-pub use device::{Device, DeviceLimits, Limit, LimitsChange};
 pub use keys::MAX_KEYS;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use millrace_backends::software::Software;
 use millrace_service::settings::Settings;
 use millrace_testkit::keys;
+use millrace_virtio::device::{DeviceLimits, Limit, LimitsChange};
 use millrace_virtio::spec::Status;
-use millrace_virtio::{DeviceLimits, Limit, LimitsChange};
 use millrace_virtio_guest::{
     EVENT_INDEX_FEATURE, Guest, INDIRECT_FEATURE, akcipher_request, cipher_request, cipher_session,
     rsa_session, words,

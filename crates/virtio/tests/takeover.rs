@@ -18,7 +18,7 @@ use millrace_service::store::{KekSource, KeyStore};
 use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
 use millrace_testkit::wait::until;
-use millrace_virtio::DeviceLimits;
+use millrace_virtio::device::DeviceLimits;
 use millrace_virtio::job_target::ServiceTarget;
 use millrace_virtio::spec::Status;
 use millrace_virtio::vhost::{Devices, Journal, SocketSettings, TargetOpener};

@@ -38,6 +38,3 @@ pub mod proposal;
 pub mod supervise;
 
 pub use exec::ExecError;
-pub use host::Host;
-pub use link::{LinkProblem, LinkProblems, Side, VpnLink};
-pub use plan::LinkPlan;

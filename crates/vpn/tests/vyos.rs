@@ -6,8 +6,7 @@
 use std::path::Path;
 
 use millrace_vpn::ipsec::{swanctl, vyos};
-use millrace_vpn::link::{IpsecSettings, LinkEngine};
-use millrace_vpn::{LinkProblems, Side, VpnLink};
+use millrace_vpn::link::{IpsecSettings, LinkEngine, LinkProblems, Side, VpnLink};
 
 fn fixture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ipsec").join(name);

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use millrace_client::Endpoint;
 use millrace_operation::BackendKind;
 use millrace_server::config::WorkerPriority;
-use millrace_virtio::Limit;
+use millrace_virtio::device::Limit;
 
 /// Bound on a throttle, per second: far above what a device does, so that a slip of the keyboard is found.
 const MAX_RATE: u64 = 1_000_000_000_000;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use millrace_bench::cli::VpnArgs;
-use millrace_vpn::Side;
+use millrace_vpn::link::Side;
 
 use super::{time, time_within};
 

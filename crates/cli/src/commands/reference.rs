@@ -21,10 +21,10 @@ use millrace_manager::api::openapi_document;
 use millrace_server::config::SAMPLE;
 use millrace_server::tls::IssuedCertificate;
 use millrace_service::status::{Sessions, Status};
-use millrace_vpn::LinkPlan;
 use millrace_vpn::apply::LinkGeneration;
 use millrace_vpn::choice::EngineChoice;
 use millrace_vpn::ipsec::vyos::ImportedLink;
+use millrace_vpn::plan::LinkPlan;
 use millrace_vpn::supervise::LinkStatus;
 
 use crate::args::{Cli, ReferenceArgs};

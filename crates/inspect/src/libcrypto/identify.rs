@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Slow;
-use super::report::VARIABLES;
+use super::masks::VARIABLES;
 use crate::elf::Elf;
 
 /// Project or company that develops a library.

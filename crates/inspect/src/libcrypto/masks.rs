@@ -8,7 +8,6 @@ use millrace_hostfs::systemd;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::report::VARIABLES;
 use crate::section::SectionReader;
 
 /// A setting that switches instructions off.
@@ -21,6 +20,15 @@ pub struct Mask {
     /// The file that sets it
     pub file: String,
 }
+
+/// Variables that switch instructions off.
+pub(super) const VARIABLES: &[&str] = &[
+    "OPENSSL_ia32cap",
+    "OPENSSL_armcap",
+    "OPENSSL_ppccap",
+    "OPENSSL_s390xcap",
+    "OPENSSL_riscvcap",
+];
 
 /// Files that set environments.
 const FILES: &[&str] =

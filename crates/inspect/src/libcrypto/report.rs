@@ -8,6 +8,7 @@ use millrace_hostfs::Probe;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::masks::VARIABLES;
 use super::{Library, Maker, Slow};
 use crate::architecture::Architecture;
 use crate::cpu::{Cpu, State};
@@ -22,15 +23,6 @@ pub struct OwnReport {
     pub masked_by: Option<String>,
 }
 
-/// Variables that switch instructions off; the report is made with those of our own environment.
-pub(super) const VARIABLES: &[&str] = &[
-    "OPENSSL_ia32cap",
-    "OPENSSL_armcap",
-    "OPENSSL_ppccap",
-    "OPENSSL_s390xcap",
-    "OPENSSL_riscvcap",
-];
-
 /// Programs that print the report of the library that they load.
 const PROGRAMS: &[&str] = &["/usr/bin/openssl", "/usr/local/bin/openssl", "/bin/openssl"];
 
@@ -43,6 +35,7 @@ pub(super) fn ask(reader: &mut SectionReader<'_>, library: &Library) -> Option<O
     }
     let program = PROGRAMS.iter().find(|program| reader.root().exists(program))?;
     let folder = format!("/{}", library.path.rsplit_once('/')?.0);
+    // The report is made with the masks of this process's environment.
     let ours: Vec<(&str, String)> =
         VARIABLES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?))).collect();
     let mut environment: Vec<(&str, &str)> =

@@ -8,47 +8,38 @@
 //! The last ring is the control queue. Answers of one pass are announced by one interrupt per ring, and by none if the
 //! driver asked so by its event index.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Completion, CompletionSink};
 use millrace_operation::sync::lock;
-use millrace_service::sink::{Order, SessionSink};
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,
     VhostUserVirtioFeatures,
 };
-use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringState, VringT};
+use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringT};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
-use virtio_queue::QueueT;
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
+use vm_memory::GuestAddressSpace;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::chain::{self, Chain, MemorySnapshot, Room};
-use super::journal::{Journal, MAX_ATTEMPTS};
-use super::migration::{MigrationState, Transfer};
-use super::scratch::Scratch;
+use super::chain;
+use super::connection::{ConnectionState, Memory, Used};
+use super::journal::Journal;
+use super::mailbox::Mailbox;
+use super::migration::Transfer;
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
-use crate::device::{
-    ControlOutcome, DataAnswer, DataOutcome, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate,
-};
-use crate::spec::{Status, config_space, feature};
-
-type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+use crate::device::{DataAnswer, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate};
+use crate::spec::{config_space, feature};
 
 /// Requests of one ring that are handled before their private-key jobs are submitted. More would delay the first
 /// job, fewer would cost more calls of the engine.
@@ -58,61 +49,6 @@ const BATCH: usize = 64;
 /// for the whole batch.
 const ANNOUNCED: usize = 16;
 
-/// The mailbox of a device: completions from the engine's workers.
-pub(super) struct Mailbox {
-    completions: Mutex<Vec<Completion>>,
-    draining: AtomicBool,
-    notify: EventNotifier,
-}
-
-impl Mailbox {
-    /// A mailbox, and the event that tells of new mail.
-    pub(super) fn new() -> io::Result<(Arc<Self>, EventConsumer)> {
-        let (consumer, notify) =
-            new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC)?;
-        let mailbox =
-            Self { completions: Mutex::default(), draining: AtomicBool::new(false), notify };
-        Ok((Arc::new(mailbox), consumer))
-    }
-
-    /// Makes the thread of the rings look at everything.
-    pub(super) fn wake(&self) {
-        // Fails only if the counter of the event is full, and then the thread is awake.
-        let _ = self.notify.notify();
-    }
-
-    fn take(&self) -> Vec<Completion> {
-        mem::take(&mut *lock(&self.completions))
-    }
-}
-
-impl CompletionSink for Mailbox {
-    fn complete(&self, completions: &mut Vec<Completion>) {
-        let mut waiting = lock(&self.completions);
-        let first = waiting.is_empty();
-        waiting.append(completions);
-        drop(waiting);
-        if first {
-            self.wake();
-        }
-    }
-}
-
-impl SessionSink for Mailbox {
-    fn order(&self, order: Order) {
-        if order != Order::Serve {
-            self.draining.store(true, Ordering::Release);
-            self.wake();
-        }
-    }
-}
-
-impl fmt::Debug for Mailbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mailbox")
-    }
-}
-
 /// The vhost-user backend of one connection. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Backend {
@@ -121,7 +57,7 @@ pub(super) struct Backend {
 
 struct Shared {
     data_queues: u16,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Notified when an answer was written, for [`Backend::stop_vring`].
     answered: Condvar,
     mailbox: Arc<Mailbox>,
@@ -130,42 +66,6 @@ struct Shared {
     draining: Arc<AtomicBool>,
     /// Ends the thread of the rings. The library's own exit event leaks a descriptor per connection.
     end: (EventConsumer, EventNotifier),
-}
-
-struct State {
-    device: Device,
-    memory: Option<Memory>,
-    waiting: HashMap<DataToken, PendingRequest>,
-    journal: Journal,
-    /// Whether the journal of an earlier process was read.
-    is_taken: bool,
-    /// The sessions of a former process are still to be made again.
-    restore: bool,
-    /// Whether requests of a ring were read since it was started.
-    started: Vec<bool>,
-    /// The position of the control ring after the last pass over it.
-    control_position: u16,
-    scratch: Scratch,
-    /// The features that the driver acknowledged.
-    features: u64,
-    /// A state on its way from or to the monitor.
-    transfer: Option<Transfer>,
-}
-
-/// A data request without an answer.
-struct PendingRequest {
-    queue: usize,
-    head: u16,
-    room: Room,
-}
-
-/// A request whose answer is in the guest's memory: an entry for the used ring (virtio 1.3, section 2.7.8).
-struct Used {
-    queue: usize,
-    /// Index of the first descriptor.
-    head: u16,
-    /// Bytes written.
-    len: u32,
 }
 
 impl Backend {
@@ -179,19 +79,7 @@ impl Backend {
         draining: Arc<AtomicBool>,
     ) -> io::Result<Self> {
         let data_queues = data_queues.clamp(1, MAX_DATA_QUEUES);
-        let state = State {
-            is_taken: false,
-            restore: false,
-            journal,
-            started: vec![false; usize::from(data_queues) + 1],
-            device,
-            memory: None,
-            waiting: HashMap::new(),
-            control_position: 0,
-            scratch: Scratch::default(),
-            features: 0,
-            transfer: None,
-        };
+        let state = ConnectionState::new(device, data_queues, journal);
         Ok(Self {
             shared: Arc::new(Shared {
                 data_queues,
@@ -413,7 +301,7 @@ impl Backend {
 
     fn answer(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, ConnectionState>,
         answers: Vec<(DataToken, DataAnswer)>,
         rings: &[VringRwLock],
     ) {
@@ -427,7 +315,7 @@ impl Backend {
 
     /// Puts answered requests into their rings, with one interrupt per ring. The state is locked, so that a ring does
     /// not stop between an answer and its announcement.
-    fn announce(&self, state: &State, done: &[Used], rings: &[VringRwLock]) {
+    fn announce(&self, state: &ConnectionState, done: &[Used], rings: &[VringRwLock]) {
         if done.is_empty() {
             return;
         }
@@ -449,202 +337,6 @@ impl Backend {
 
 /// A data ring waits for the timer or for a completion.
 struct Held;
-
-impl State {
-    /// Called before requests of a ring are read. When the ring has just been started and a former process died while
-    /// it served the ring, the requests that were under way are returned with the number of attempts that were made:
-    /// each is read again from the guest's memory, where it is until its answer is in the used ring.
-    fn start(
-        &mut self,
-        queue: usize,
-        ring: &VringRwLock,
-        memory: &MemorySnapshot,
-    ) -> Vec<(Chain, u64)> {
-        // A ring that is stopped has no requests, unless a former process has left some.
-        let is_running = ring.get_ref().get_queue().ready() || self.journal.is_running(queue);
-        if !is_running || mem::replace(&mut self.started[queue], true) {
-            return Vec::new();
-        }
-        self.restore_sessions();
-        let Ok(used) = ring.queue_used_idx() else {
-            return Vec::new();
-        };
-        if !self.journal.started(queue, used) {
-            return Vec::new();
-        }
-        let unfinished = self.journal.unfinished(queue, used);
-        let mut guard = ring.get_mut();
-        let kept = guard.get_queue_mut();
-        let under_way = u16::try_from(unfinished.len()).unwrap_or(MAX_QUEUE_SIZE);
-        kept.set_next_avail(used.wrapping_add(under_way));
-        kept.set_next_used(used);
-        info!(queue, requests = under_way, "a ring of a former process continues");
-        let heads: Vec<u16> = unfinished.iter().map(|request| request.head).collect();
-        let chains = chain::read_again(kept, memory, &heads).unwrap_or_else(|| {
-            error!(queue, "requests of a former process cannot be read again");
-            Vec::new()
-        });
-        let attempts = unfinished.into_iter().map(|request| request.attempts);
-        chains.into_iter().zip(attempts).collect()
-    }
-
-    /// Looks once what a former process has left of the connection.
-    fn take_connection(&mut self) {
-        if !mem::replace(&mut self.is_taken, true) {
-            let rings = u16::try_from(self.started.len()).unwrap_or(u16::MAX);
-            self.restore = self.journal.take_connection(rings);
-        }
-    }
-
-    /// The sessions, for another host.
-    fn saved(&mut self) -> MigrationState {
-        let (next, mut sessions) = self.journal.sessions();
-        sessions.sort_unstable_by_key(|(id, _)| *id);
-        MigrationState { features: self.features, next, sessions }
-    }
-
-    /// Takes the sessions of another host. They are made when the first ring starts, as those of a former process.
-    fn load(&mut self, loaded: MigrationState) {
-        self.take_connection();
-        self.device.clear_sessions();
-        self.journal.end_sessions();
-        let MigrationState { features: _, next, sessions } = loaded;
-        info!(sessions = sessions.len(), "a device of another host continues here");
-        for (id, request) in &sessions {
-            self.journal.session_created(*id, request);
-        }
-        self.journal.continue_at(next);
-        self.restore = true;
-    }
-
-    /// Makes the sessions of a former process again.
-    fn restore_sessions(&mut self) {
-        if !mem::take(&mut self.restore) {
-            return;
-        }
-        let now = Instant::now();
-        let (next, sessions) = self.journal.sessions();
-        for (id, request) in sessions {
-            let device = &mut self.device;
-            let made =
-                panic::catch_unwind(AssertUnwindSafe(|| device.restore(id, next, &request, now)));
-            if !made.unwrap_or(false) {
-                warn!(session = id, "a session of a former process is lost");
-                self.journal.session_ended(id);
-            }
-        }
-    }
-
-    /// Puts an answered request into its ring.
-    fn add_used(&self, queue: usize, ring: &mut VringState, head: u16, len: u32) {
-        self.journal.answering(queue, head);
-        if let Err(error) = ring.add_used(head, len) {
-            warn!(%error, "cannot answer a request");
-        }
-        let used = ring.get_queue().next_used();
-        self.journal.answered(queue, head, used);
-    }
-
-    /// Handles one data request; `None` if its answer comes later.
-    fn data(
-        &mut self,
-        queue: usize,
-        chain: Chain,
-        attempts: u64,
-        memory: &MemorySnapshot,
-        now: Instant,
-    ) -> Option<Used> {
-        let head = chain.head_index();
-        self.journal.began(queue, head, attempts);
-        let mut scratch = mem::take(&mut self.scratch);
-        let good = scratch.parts.take(chain) && scratch.parts.room.len() > 0;
-        let outcome = if attempts >= MAX_ATTEMPTS {
-            error!("a request was under way when two processes died; it is answered with an error");
-            DataOutcome::failed()
-        } else if good {
-            let device = &mut self.device;
-            panic::catch_unwind(AssertUnwindSafe(|| scratch.handle(device, memory, now)))
-                .unwrap_or_else(|_| {
-                    error!("a data request made the device panic; it is answered with an error");
-                    DataOutcome::failed()
-                })
-        } else {
-            self.device.count_malformed();
-            DataOutcome::failed()
-        };
-        let room = &mut scratch.parts.room;
-        let len = match outcome {
-            DataOutcome::Done(answer) => Some(room.data(&**memory, &answer.result, answer.status)),
-            DataOutcome::InRequest(place) => {
-                Some(room.data(&**memory, &scratch.request[place], Status::Ok))
-            }
-            DataOutcome::Written(len) => Some(room.status(&**memory, len, Status::Ok)),
-            DataOutcome::Pending(token) => {
-                self.waiting.insert(token, PendingRequest { queue, head, room: mem::take(room) });
-                None
-            }
-        };
-        self.scratch = scratch;
-        len.map(|len| Used { queue, head, len })
-    }
-
-    /// Handles one control request.
-    fn control(
-        &mut self,
-        queue: usize,
-        chain: Chain,
-        attempts: u64,
-        memory: &MemorySnapshot,
-        ring: &VringRwLock,
-    ) {
-        let head = chain.head_index();
-        self.journal.began(queue, head, attempts);
-        // Keys do not stay in a buffer.
-        let mut request = zeroize::Zeroizing::new(Vec::new());
-        let parts = &mut self.scratch.parts;
-        let len = parts.take(chain).then(|| parts.read(&**memory, &mut request)).flatten();
-        let outcome = match len {
-            Some(_) if attempts < MAX_ATTEMPTS => {
-                let device = &mut self.device;
-                let handled = panic::catch_unwind(AssertUnwindSafe(|| {
-                    device.control(&request, Instant::now())
-                }));
-                handled.unwrap_or_else(|_| {
-                    error!("a control request made the device panic; it is answered with an error");
-                    ControlOutcome::failed(&request)
-                })
-            }
-            Some(_) => ControlOutcome::failed(&request),
-            None => {
-                self.device.count_malformed();
-                ControlOutcome::failed(&[])
-            }
-        };
-        for id in outcome.ended {
-            self.journal.session_ended(id);
-        }
-        if let Some(id) = outcome.created {
-            self.journal.session_created(id, &request);
-        }
-        let used = self.scratch.parts.room.control(&**memory, &outcome.answer);
-        self.add_used(queue, &mut ring.get_mut(), head, used);
-    }
-
-    /// Writes answers to guest memory, and appends their requests to `done`.
-    fn note_used(
-        &mut self,
-        memory: &MemorySnapshot,
-        answers: Vec<(DataToken, DataAnswer)>,
-        done: &mut Vec<Used>,
-    ) {
-        for (token, answer) in answers {
-            if let Some(PendingRequest { queue, head, room }) = self.waiting.remove(&token) {
-                let len = room.data(&**memory, &answer.result, answer.status);
-                done.push(Used { queue, head, len });
-            }
-        }
-    }
-}
 
 fn signal(ring: &VringRwLock) {
     // A ring whose indices cannot be read gets the interrupt.
@@ -705,8 +397,8 @@ impl VhostUserBackend for Backend {
     fn set_event_idx(&self, _enabled: bool) {}
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        let ready = !self.shared.draining.load(Ordering::Acquire)
-            && !self.shared.mailbox.draining.load(Ordering::Acquire);
+        let ready =
+            !self.shared.draining.load(Ordering::Acquire) && !self.shared.mailbox.is_draining();
         let space = config_space(self.shared.data_queues, ready);
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let end = start.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
@@ -729,7 +421,7 @@ impl VhostUserBackend for Backend {
         let queue = usize::try_from(queue).unwrap_or(usize::MAX);
         // A ring of a former process that no event has announced yet is served once before it stops.
         self.shared.mailbox.wake();
-        let under_way = |state: &mut State| {
+        let under_way = |state: &mut ConnectionState| {
             let is_behind = state.started.get(queue) == Some(&false);
             state.waiting.values().any(|it| it.queue == queue)
                 || (is_behind && state.journal.is_running(queue))

@@ -30,8 +30,9 @@ use vhost::vhost_user::{Error as VhostError, Listener};
 use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
-use super::backend::{Backend, Mailbox};
+use super::backend::Backend;
 use super::journal::Journal;
+use super::mailbox::Mailbox;
 use crate::device::{Device, DeviceLimits, LimitsChange};
 use crate::job_target::{JobTarget, ServiceTarget, SessionOpenError};
 use crate::statistics::{DeviceCounters, DeviceStatistics};

@@ -1,20 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The thin shell between a [`Device`](crate::Device) and a virtual machine monitor: rings, guest memory, sockets.
-//! Rings and the vhost-user protocol are rust-vmm's.
+//! The thin shell between a [`Device`](crate::device::Device) and a virtual machine monitor: rings, guest memory,
+//! sockets. Rings and the vhost-user protocol are rust-vmm's.
 //!
 //! - `chain`: one request in guest memory, read once.
 //! - `scratch`: a data request on its way through the device.
 //! - `backend`: the rings of one device, and the thread that serves them.
+//! - `connection`: what one connection remembers of its device and rings.
+//! - `mailbox`: completions that wait for the thread of the rings.
 //! - `journal`: what outlives the process that serves a device.
 //! - `migration`: what moves to another host.
 //! - [`listener`]: sockets; one device per connection.
 
 mod backend;
 mod chain;
+mod connection;
 mod journal;
 pub mod listener;
+mod mailbox;
 mod migration;
 mod scratch;
 

@@ -13,7 +13,7 @@ use millrace_engine::{Engine, EngineConfig};
 use millrace_service::Service;
 use millrace_service::settings::Settings;
 use millrace_service::store::{KekSource, KeyStore};
-use millrace_virtio::DeviceLimits;
+use millrace_virtio::device::DeviceLimits;
 use millrace_virtio::vhost::{Devices, SocketFile, SocketSettings};
 use millrace_virtio_guest::Guest;
 

@@ -49,7 +49,7 @@ fn link_that_carries_ipv6_or_encrypts_in_the_kernel_needs_a_kernel_that_does() {
     assert!(text(&host).contains("no ovpn-dco"), "OpenVPN 2.6 cannot use Linux's own");
     host.openvpn = Some((2, 7));
     assert_eq!(text(&host), "");
-    let plan = crate::LinkPlan::new(&link, Side::A, &host, &crate::plan::Folders::default());
+    let plan = crate::plan::LinkPlan::new(&link, Side::A, &host, &crate::plan::Folders::default());
     let text = plan.text();
     for expected in [
         "ip link delete dev branch.0\n",

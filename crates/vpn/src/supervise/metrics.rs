@@ -7,6 +7,10 @@
 //! The series are bounded: members of a link, and states of the table.
 
 use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use millrace_hostfs::replace::replace_file;
 
 use super::machine::{MemberState, MemberStatus};
 use super::status::{LinkState, LinkStatus};
@@ -43,8 +47,13 @@ fn truth(holds: bool) -> Option<f64> {
     Some(if holds { 1.0 } else { 0.0 })
 }
 
-/// The metrics of a link.
-pub(super) fn render(status: &LinkStatus) -> String {
+/// Writes the metrics of a link into its run folder.
+pub(super) fn write_metrics(run: &Path, status: &LinkStatus) -> io::Result<()> {
+    // Its suffix is that which node_exporter reads; it never sees a part of a file.
+    replace_file(&run.join("metrics.prom"), render(status).as_bytes(), None)
+}
+
+fn render(status: &LinkStatus) -> String {
     let link = format!("link=\"{}\",end=\"{}\"", status.name, status.side.name());
     let mut text = String::new();
     for (name, kind, help, value) in OF_LINK {

@@ -30,6 +30,7 @@ use signal_hook::flag;
 use super::control::{ControlReader, ControlRequest};
 use super::echo;
 use super::machine::{LinkMachine, MemberEvent, SuperviseAction};
+use super::metrics::write_metrics;
 use super::status::{LinkState, LinkStatus, log_changes, write_status};
 use crate::apply::{self, AppliedLink, ApplyError};
 use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
@@ -380,7 +381,8 @@ impl Shell<'_> {
             certificate_until: certificate.and_then(host::valid_until),
             confirm_within_ms: until.map(|until| until.saturating_sub(unix_ms())),
         };
-        write_status(&self.run, &status)
+        write_status(&self.run, &status)?;
+        write_metrics(&self.run, &status)
     }
 }
 

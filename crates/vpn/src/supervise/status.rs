@@ -12,7 +12,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::machine::{LinkMachine, MemberStatus, StateChange};
-use super::metrics;
 use crate::exec::unix_ms;
 use crate::link::Side;
 
@@ -77,10 +76,7 @@ pub fn read_status(run: &Path) -> Option<LinkStatus> {
 }
 
 pub(super) fn write_status(run: &Path, status: &LinkStatus) -> io::Result<()> {
-    replace_file(&path(run), &serde_json::to_vec_pretty(status)?, None)?;
-    // Its suffix is that which node_exporter reads; it never sees a part of a file.
-    let text = metrics::render(status);
-    replace_file(&run.join("metrics.prom"), text.as_bytes(), None)
+    replace_file(&path(run), &serde_json::to_vec_pretty(status)?, None)
 }
 
 /// Appends changes to the logs of a link: one JSON object a line in its state folder, text in its run folder.

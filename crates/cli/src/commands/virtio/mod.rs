@@ -23,13 +23,14 @@ use millrace_service::settings::Settings;
 use millrace_service::store::{KekSource, KeyStore};
 use millrace_virtio::confine::confine;
 use millrace_virtio::control::{self, ControlAnswer, ControlRequest};
+use millrace_virtio::device::{DeviceLimits, LimitsChange};
 use millrace_virtio::front::{
     DeviceOrders, Front, FrontSettings, HANDOVER, HandedState, wait_for_end,
 };
 use millrace_virtio::job_target::ServiceTarget;
 use millrace_virtio::node::NodeTarget;
+use millrace_virtio::recipe;
 use millrace_virtio::vhost::{Devices, ListenError, SocketSettings, TargetOpener};
-use millrace_virtio::{DeviceLimits, LimitsChange, recipe};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{

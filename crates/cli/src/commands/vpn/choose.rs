@@ -12,8 +12,8 @@ use millrace_hostfs::Root;
 use millrace_vpn::apply::{choice_file, save_choice};
 use millrace_vpn::candidate::EngineCandidate;
 use millrace_vpn::choice::{EngineChoice, EngineContender, EngineVerdict, LinkMeasurement, Round};
-use millrace_vpn::link::{DataPath, LinkEngine};
-use millrace_vpn::{Host, VpnLink};
+use millrace_vpn::host::Host;
+use millrace_vpn::link::{DataPath, LinkEngine, VpnLink};
 
 use super::{folders, read};
 use crate::args::VpnBenchArgs;

@@ -7,9 +7,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use millrace_vpn::VpnLink;
 use millrace_vpn::ipsec::{swanctl, vyos};
-use millrace_vpn::link::LinkEngine;
+use millrace_vpn::link::{LinkEngine, VpnLink};
 
 use super::read;
 use crate::args::{VpnExportArgs, VpnFormat, VpnImportArgs};

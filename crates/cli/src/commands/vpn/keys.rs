@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use millrace_server::tls::{ensure_authority, issue_client_certificate, issue_node_certificate};
-use millrace_vpn::{Side, VpnLink};
+use millrace_vpn::link::{Side, VpnLink};
 use zeroize::Zeroizing;
 
 use super::read;

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked};
+use millrace_vpn::link::{self, LinkProblems};
 use millrace_vpn::plan::Folders;
 use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
-use millrace_vpn::{LinkProblems, link};
 
 use crate::args::{
     VpnCommand, VpnDownArgs, VpnEngine, VpnFoldersArgs, VpnLinkArgs, VpnMode, VpnPlanArgs,

@@ -55,8 +55,7 @@ fn list(key: &str, proposals: &[impl Display]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_vpn::VpnLink;
-    use millrace_vpn::link::LinkEngine;
+    use millrace_vpn::link::{LinkEngine, VpnLink};
 
     use super::*;
 

@@ -176,7 +176,7 @@ pub(super) fn history(args: &VpnHistoryArgs) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_vpn::Side;
+    use millrace_vpn::link::Side;
     use millrace_vpn::supervise::MemberState;
 
     use super::*;
