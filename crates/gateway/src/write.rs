@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::plan::{RecipePlan, Snippet};
-use crate::users;
+use crate::users::other_user;
 
 /// Compares a plan with the files below a root.
 ///
@@ -69,7 +69,7 @@ pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError
         match change.state {
             FileState::New => {}
             FileState::Edited | FileState::Foreign => result.kept.push(path),
-            FileState::Unchanged | FileState::Changed => match users::of(&file.path, plan, root) {
+            FileState::Unchanged | FileState::Changed => match other_user(&file.path, plan, root) {
                 Some(by) => result.used.push(UsedFile { path, by }),
                 None => {
                     fs::remove_file(&path).map_err(|source| WriteError::Io {

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::User;
+use millrace_hostfs::process::User;
 
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
