@@ -302,7 +302,8 @@ impl Canvas {
 
     /// Numbers and grid of the values from left to right.
     fn x_axis(&mut self, span: Span, label: &str) {
-        let (left, bottom) = (self.left, self.bottom);
+        let left = self.left;
+        let bottom = self.bottom;
         for tick in span.ticks(TICKS) {
             let x = self.x(span, tick);
             self.line([(x, TOP), (x, bottom)], "#dddddd", 1);
@@ -315,7 +316,8 @@ impl Canvas {
 
     /// Numbers and grid of the values from bottom to top.
     fn y_axis(&mut self, span: Span, label: &str) {
-        let (left, bottom) = (self.left, self.bottom);
+        let left = self.left;
+        let bottom = self.bottom;
         for tick in span.ticks(TICKS) {
             let y = self.y(span, tick);
             self.line([(left, y), (WIDTH - MARGIN, y)], "#dddddd", 1);

@@ -42,7 +42,8 @@ impl Relay {
     pub(crate) fn start(path: &Path, node: &Path, latency: Duration) -> Result<Self, BenchError> {
         let listener = UnixListener::bind(path).map_err(BenchError::file("listen at", path))?;
         let open = Connections::new(Mutex::new(Some(Vec::new())));
-        let (accepted, node) = (Arc::clone(&open), node.to_owned());
+        let accepted = Arc::clone(&open);
+        let node = node.to_owned();
         let thread = thread::Builder::new()
             .name("relay".to_owned())
             .spawn(move || relay(&listener, &accepted, &node, latency));
@@ -115,7 +116,8 @@ mod tests {
     #[test]
     fn answers_come_late_and_whole() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (path, node) = (dir.path().join("relay"), dir.path().join("node"));
+        let path = dir.path().join("relay");
+        let node = dir.path().join("node");
         let listener = UnixListener::bind(&node).expect("a node");
         let latency = Duration::from_millis(20);
         let relay = Relay::start(&path, &node, latency).expect("a relay");

@@ -99,7 +99,8 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
     cases.retain(|case| cases_asked(args) || case.operation == OperationKind::RsaPkcs1Sign);
     let steps = (cases.len() * plan.workers.len()) as u64 * plan.rounds;
     let mut progress = Progress::start(steps)?;
-    let (mut measured, mut goals) = (Vec::new(), Vec::new());
+    let mut measured = Vec::new();
+    let mut goals = Vec::new();
     for &workers in &plan.workers {
         progress.now("starting a node")?;
         let mut node = NodeProcess::start(&NodeOptions {
@@ -108,7 +109,8 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
             tcp: true,
             ..NodeOptions::on(plan.node_core)
         })?;
-        let (victim, flood) = (node.tcp_endpoint("victim")?, node.tcp_endpoint("flood")?);
+        let victim = node.tcp_endpoint("victim")?;
+        let flood = node.tcp_endpoint("flood")?;
         for &case in &cases {
             let keys = Keys::generate(case.key)?;
             let requests = Requests::new(case, &keys)?;
@@ -187,7 +189,8 @@ impl Flood {
         requests: &Requests<'_>,
         args: &PoolArgs,
     ) -> Result<Self, BenchError> {
-        let (count, parcel) = (args.flood_connections, Parcel::of(requests));
+        let count = args.flood_connections;
+        let parcel = Parcel::of(requests);
         Ok(Self {
             connections: flooders(endpoint, &parcel, count)?,
             in_flight: args.flood_jobs,
@@ -211,9 +214,11 @@ impl Flood {
         let measured = thread::scope(|scope| {
             scope.spawn(|| self.feed(&running));
             thread::sleep(FILL);
-            let (before, start) = (counted(), Instant::now());
+            let before = counted();
+            let start = Instant::now();
             let value = f();
-            let (after, time) = (counted(), start.elapsed());
+            let after = counted();
+            let time = start.elapsed();
             running.store(false, Ordering::Relaxed);
             Ok((value?, after.0 - before.0, after.1 - before.1, time))
         });

@@ -180,7 +180,8 @@ impl TlsPlan {
 
     /// Modes that the demonstration leaves out although they were not deselected.
     pub(super) fn left_out(&self) -> impl Iterator<Item = KeyPlace> + use<> {
-        let (all, measured) = (self.modes.clone(), self.modes());
+        let all = self.modes.clone();
+        let measured = self.modes();
         all.into_iter().filter(move |mode| !measured.contains(mode))
     }
 

@@ -316,7 +316,8 @@ fn gains_by_waiting(plan: &TlsPlan, figures: &TlsFigures) -> Goals {
         let waits = (cell.server, cell.mode) == (TlsServer::Nginx, KeyPlace::PooledPreload);
         let pair = [cell, cell.with(KeyPlace::Pooled)];
         let gain = figures.cells.ratio(pair, Measurement::handshakes_per_s);
-        let (work, latency) = (cell.work, plan.latency.as_millis());
+        let work = cell.work;
+        let latency = plan.latency.as_millis();
         let what =
             format!("handshakes/s of nginx, {work}, {latency} ms per operation / without preload");
         let concurrency = plan.concurrency as f64;
@@ -344,7 +345,8 @@ impl Rounds<Handshake, Measurement> {
     }
 
     fn problem(&self) -> Option<String> {
-        let (cell, failed) = (self.cell, self.failed());
+        let cell = self.cell;
+        let failed = self.failed();
         if failed > 0 {
             let reasons: BTreeSet<_> = self.loads().flat_map(|load| load.failures.keys()).collect();
             return Some(format!("{cell}: {failed} handshakes failed {reasons:?}"));

@@ -21,7 +21,8 @@ pub(super) fn render(report: &TlsReport, rates: &MeasuredRates) -> String {
 }
 
 fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
-    let (plan, figures) = (&report.plan, &report.figures);
+    let plan = &report.plan;
+    let figures = &report.figures;
     let mut text = "The gain here\n".to_owned();
     for &server in &plan.servers {
         let of = |key| {
@@ -32,7 +33,8 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
             })
         };
         if let Some((Saving { full, .. }, pooled)) = of(BenchKey::Rsa2048) {
-            let (local, saved) = (full.local_us.median, full.saved_us.median);
+            let local = full.local_us.median;
+            let saved = full.saved_us.median;
             let pair = [pooled, pooled.with(KeyPlace::Local)];
             let times = figures.cells.ratio(pair, Measurement::handshakes_per_s);
             let _ = writeln!(

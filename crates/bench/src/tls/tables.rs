@@ -22,7 +22,8 @@ type Shorts = Rounds<Short, ShortLoad>;
 
 /// The tables, and their explanation.
 pub(super) fn render(report: &TlsReport, demo: bool, profile: bool) -> String {
-    let (plan, figures) = (&report.plan, &report.figures);
+    let plan = &report.plan;
+    let figures = &report.figures;
     let concurrency = plan.request_concurrency;
     let mut text = format!("{}\n\n{}\n", report.machine.describe(), setting(report));
     let has = |part| plan.parts.contains(&part);
@@ -62,7 +63,8 @@ pub(super) fn render(report: &TlsReport, demo: bool, profile: bool) -> String {
 
 fn setting(report: &TlsReport) -> String {
     let plan = &report.plan;
-    let (gateway, load) = (plan.gateway_core, plan.load_core);
+    let gateway = plan.gateway_core;
+    let load = plan.load_core;
     let cores = if gateway == load {
         format!("everything shares core {load}: figures are not comparable")
     } else {
@@ -158,7 +160,8 @@ fn requests(report: &TlsReport) -> String {
     };
     let shown = |measured: &Handshakes| quoted(measured, measured.cell.mode.is_pooled());
     let quoted_ratio = |measured: &Handshakes| {
-        let (with, without) = (quoted(measured, true)?, quoted(measured, false)?);
+        let with = quoted(measured, true)?;
+        let without = quoted(measured, false)?;
         measured.cell.mode.is_pooled().then(|| format!("{:.2}", with.per_s / without.per_s))
     };
     table(cells.iter(), &[

@@ -121,7 +121,9 @@ impl Testbed {
         let mut gateways = BTreeMap::new();
         for &server in &plan.servers {
             for mode in plan.modes() {
-                let (edge, origin, core) = (edge.as_ref(), origin.as_ref(), plan.gateway_core);
+                let edge = edge.as_ref();
+                let origin = origin.as_ref();
+                let core = plan.gateway_core;
                 let started = Gateway::start((server, mode), edge, &identities, origin, core, dir)?;
                 gateways.insert((server, mode), started);
             }

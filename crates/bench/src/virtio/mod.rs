@@ -159,7 +159,8 @@ impl Peers<'_> {
         for turn in order(7, number) {
             match turn {
                 0 => {
-                    let (backend, requests) = (&mut self.backend, self.requests);
+                    let backend = &mut self.backend;
+                    let requests = self.requests;
                     let rate = backend.measure_on(device_core, WARM_UP, requests, duration)?;
                     round.backend_per_s = rate.per_s;
                 }
@@ -228,7 +229,8 @@ fn library_aes(time: Duration) -> Result<f64, BenchError> {
     let failed = |_| BenchError::Setup("AWS-LC refuses AES-256-CBC".to_owned());
     let key = UnboundCipherKey::new(&AES_256, &AES_KEY).map_err(failed)?;
     let key = PaddedBlockEncryptingKey::cbc_pkcs7(key).map_err(failed)?;
-    let (start, mut pages) = (Instant::now(), 0_u64);
+    let start = Instant::now();
+    let mut pages = 0_u64;
     let mut page = Vec::with_capacity(PAGE + 16);
     while start.elapsed() < time {
         for _ in 0..16 {

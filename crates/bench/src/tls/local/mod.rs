@@ -162,7 +162,8 @@ impl Site {
         let certificate = self.identities[&cell.key].certificate.clone();
         let target = Target::new(server.address, certificate, terms)?;
         let offer = Offer { concurrency: plan.concurrency, duration, request: false, per_s: None };
-        let (counted, cpu) = (server.counts(), server.cpu_time());
+        let counted = server.counts();
+        let cpu = server.cpu_time();
         let signed = self.node.as_ref().map(NodeProcess::completed).transpose()?;
         let outcome = drive(&target, offer, progress)?;
         thread::sleep(SETTLING);
