@@ -36,9 +36,6 @@ type Connections = Arc<Mutex<Option<Vec<UnixStream>>>>;
 
 impl Relay {
     /// Listens at `path` for gateways of the node that listens at `node`. Each answer is held back for `latency`.
-    ///
-    /// # Errors
-    /// [`BenchError::System`], [`BenchError::File`].
     pub(crate) fn start(path: &Path, node: &Path, latency: Duration) -> Result<Self, BenchError> {
         let listener = UnixListener::bind(path).map_err(BenchError::file("listen at", path))?;
         let open = Connections::new(Mutex::new(Some(Vec::new())));

@@ -16,9 +16,6 @@ use crate::plan::{RecipePlan, Snippet};
 use crate::users::other_user;
 
 /// Compares a plan with the files below a root.
-///
-/// # Errors
-/// A file cannot be read.
 pub fn compare<'a>(plan: &'a RecipePlan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
     write::compare(&plan.files, &plan.verifications, root)
 }
@@ -59,9 +56,6 @@ pub struct UsedFile {
 
 /// Removes the files of a plan that are as they were generated, whatever their contents were then, and that no other
 /// service names.
-///
-/// # Errors
-/// A file that cannot be read or removed.
 pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError> {
     let mut result = RemovedFiles::default();
     for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {

@@ -102,7 +102,7 @@ pub struct Profile {
     pub seconds: f64,
     /// CPU time represented by the samples, in seconds.
     pub sampled_cpu_seconds: f64,
-    /// CPU time counted by the system, in seconds. `None` if a process started or ended during sampling.
+    /// CPU time counted by the system, in seconds; none if a process started or ended during sampling.
     pub cpu_seconds: Option<f64>,
     /// Whether the kernel's part was sampled; if not, it is the rest of the CPU time.
     pub kernel_visible: bool,

@@ -100,18 +100,12 @@ pub(super) struct OpenLibrary {
 
 impl OpenLibrary {
     /// Opens a libcrypto, or AWS-LC.
-    ///
-    /// # Errors
-    /// Why it is not there.
     pub(super) fn open(library: Option<&Path>) -> Result<Self, LibraryError> {
         let libcrypto = library.map(Libcrypto::open).transpose()?;
         Ok(Self { libcrypto, kernel: None, keys: RefCell::default() })
     }
 
     /// The kernel, by this interface.
-    ///
-    /// # Errors
-    /// Why it has no ciphers there.
     pub(super) fn of_kernel(interface: BulkInterface) -> Result<Self, LibraryError> {
         drop(kernel::sealer(interface, "AES-128-CBC", 16)?);
         Ok(Self { libcrypto: None, kernel: Some(interface), keys: RefCell::default() })
@@ -127,9 +121,6 @@ impl OpenLibrary {
     }
 
     /// Makes a row's operation ready for packets or blocks of `size` bytes.
-    ///
-    /// # Errors
-    /// Why this library does not do it.
     pub(super) fn prepare(&self, row: &SizeRow, size: usize) -> Result<Prepared, LibraryError> {
         if let Some(interface) = self.kernel {
             return match row.request {

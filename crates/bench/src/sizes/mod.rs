@@ -53,9 +53,6 @@ use crate::report;
 use crate::stats::order;
 
 /// Runs `millrace bench sizes`: measures, compares two saved runs, or prints published figures.
-///
-/// # Errors
-/// Why there are no figures; a wrong output is one reason.
 pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
     if args.reference {
         return report::print(&reference::render(args.packet as f64));
@@ -88,9 +85,6 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
 }
 
 /// Runs the child of `millrace bench sizes`.
-///
-/// # Errors
-/// The conversation with the parent broke.
 pub fn run_sizes_worker(args: &SizesWorkerArgs) -> Result<(), BenchError> {
     worker::serve(args.library.as_deref(), args.kernel.as_deref())
 }

@@ -54,9 +54,6 @@ enum WorkerAnswer {
 // ---- the child ------------------------------------------------------------------------------------
 
 /// Serves requests until standard input ends.
-///
-/// # Errors
-/// Standard input or output is broken.
 pub(super) fn serve(library: Option<&Path>, kernel: Option<&str>) -> Result<(), BenchError> {
     let interface = |name: &str| BulkInterface::ALL.into_iter().find(|known| known.name() == name);
     let opened = match kernel.map(interface) {
@@ -128,9 +125,6 @@ pub(super) struct WorkerProcess {
 
 impl WorkerProcess {
     /// Starts an implementation on a core; `Err` in the inner result is the reason why it is missing.
-    ///
-    /// # Errors
-    /// The child could not be started.
     pub(super) fn start(
         implementation: &Implementation,
         core: usize,

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The last screen of the demonstration: the gain in a few sentences, with its condition.
+//! The summary of the demonstration's handshakes: the gain in a few sentences, with its condition.
 
 use std::fmt::Write as _;
 

@@ -71,8 +71,7 @@ impl Machine {
         Ok(Self { process, socket, _folder: folder })
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }

@@ -53,9 +53,6 @@ const FLOOD: usize = 512;
 const THINK_TIME: Duration = Duration::from_millis(2);
 
 /// Runs `millrace bench virtio`.
-///
-/// # Errors
-/// Why there are no figures; a wrong output is one reason.
 pub fn run_virtio(args: &VirtioArgs) -> Result<(), BenchError> {
     check_seconds(args.seconds, &MEASUREMENT)?;
     let (device_core, load_core) = cores::two(args.device_core, args.load_core)?;

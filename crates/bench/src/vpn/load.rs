@@ -80,7 +80,7 @@ pub(super) struct Measured {
     /// Bytes that iperf3's server received.
     pub(super) bytes: u64,
     pub(super) retransmits: u64,
-    /// Share of the tunnel processes' CPU time in ciphers and hashes; none where it cannot be sampled.
+    /// Share of the tunnel processes' CPU time in ciphers and hashes. `None` where it cannot be sampled.
     pub(super) crypto_share: Option<f64>,
     /// Where the work was done; the caller adds it, since a link signs before its load.
     pub(super) proof: LinkProof,

@@ -38,6 +38,13 @@ const UP_TIMEOUT: Duration = Duration::from_secs(40);
 /// Interval of checks whether a link is up, each of which starts a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Whether the CPU time of tunnels is sampled for the offload ceiling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TunnelSampling {
+    Ceiling,
+    Off,
+}
+
 /// Set-up that all cases share.
 pub(super) struct Testbed {
     pub(super) dir: TempDir,
@@ -47,8 +54,7 @@ pub(super) struct Testbed {
     pub(super) iperf3: PathBuf,
     pub(super) ends: [Namespace; 2],
     pub(super) openssl: TunnelOpenSsl,
-    /// Whether the ceiling is measured, too.
-    samples: bool,
+    sampling: TunnelSampling,
     /// Made when the first tunnel runs: it calibrates the libcrypto of that process.
     pub(super) observer: RefCell<Option<LoadObserver>>,
 }
@@ -78,7 +84,7 @@ impl Testbed {
     /// Two namespaces, and keys for a link between them. `cases` decide which programs are needed.
     pub(super) fn new<'a>(
         cases: impl IntoIterator<Item = &'a LinkCase>,
-        samples: bool,
+        sampling: TunnelSampling,
         openssl: &TunnelOpenSsl,
     ) -> Result<Self, BenchError> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
@@ -105,7 +111,7 @@ impl Testbed {
             iperf3: need("iperf3", "iperf3")?,
             ends: [Namespace::new()?, Namespace::new()?],
             openssl,
-            samples,
+            sampling,
             observer: RefCell::new(None),
         };
         let [a, b] = &testbed.ends;
@@ -136,7 +142,7 @@ impl Testbed {
             for name in ["ca.pem", "cert.pem"] {
                 copy(&from.join(name), &to.join(name))?;
             }
-            let stub = node.import_key(&format!("tunnel-{end}"), &from.join("key.pem"), false)?;
+            let stub = node.import_key(&format!("tunnel-{end}"), &from.join("key.pem"))?;
             copy(&stub, &to.join("key.pem"))?;
         }
         copy(&config, &stubs.join("openssl.cnf"))?;
@@ -268,7 +274,7 @@ impl Testbed {
         }
         let mut observer = self.observer.borrow_mut();
         let has_time = !case.engine.encrypts_in_kernel();
-        if observer.is_none() && self.samples && has_time {
+        if observer.is_none() && self.sampling == TunnelSampling::Ceiling && has_time {
             *observer = Some(LoadObserver::new(&link.pids[0][..1], progress));
         }
         Ok(link)

@@ -63,9 +63,6 @@ pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obs
 }
 
 /// Checks every component of `file` below `root`, for reading.
-///
-/// # Errors
-/// As [`connect`].
 pub(super) fn read(user: &User, root: &Path, file: &Path) -> Result<(), Obstacle> {
     reach(user, root, file, READ, |kind| kind.is_file())
 }

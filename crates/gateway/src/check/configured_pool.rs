@@ -27,9 +27,6 @@ pub struct ConfiguredPool {
 
 impl ConfiguredPool {
     /// Reads an `openssl.cnf`, or a `client.toml` by its extension, below `root`.
-    ///
-    /// # Errors
-    /// [`PoolFileError`].
     pub fn read(root: &Root, path: &Path) -> Result<Self, PoolFileError> {
         let unreadable = |reason| PoolFileError::Unreadable { path: path.to_owned(), reason };
         let provider = if path.extension().is_some_and(|extension| extension == "toml") {

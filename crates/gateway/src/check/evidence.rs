@@ -302,7 +302,7 @@ fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>
     }
 }
 
-/// The processes of the server; none if it does not run.
+/// The processes of the server. `None` if it does not run.
 fn find(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFound> {
     let server = options.server;
     let no_proc = |error: &dyn std::fmt::Display| NotFound {

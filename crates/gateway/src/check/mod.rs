@@ -98,9 +98,6 @@ pub trait Nodes {
 
     /// Number of private-key operations that the node on this machine has completed since its start. `socket`
     /// is its socket, if that is known.
-    ///
-    /// # Errors
-    /// No node answers this user.
     fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence>;
 }
 

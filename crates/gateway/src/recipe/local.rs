@@ -124,7 +124,7 @@ fn for_haproxy(settings: &LocalSettings) -> RecipePlan {
     service(Application::Haproxy, settings, Vec::new(), snippets, haproxy::test())
 }
 
-/// Adds the post-quantum group to the recipe of a pool; none if the application has no such lines.
+/// Adds the post-quantum group to the recipe of a pool. `None` if the application has no such lines.
 #[must_use]
 pub fn with_groups(mut plan: RecipePlan) -> Option<RecipePlan> {
     match plan.application {

@@ -334,7 +334,7 @@ fn opened_later(settings: &RecipeSettings) -> Vec<OpenedPath<'_>> {
     paths
 }
 
-/// The commands that write a stub to the path of the server's key; none for plain keys.
+/// The commands that write a stub to the path of the server's key, empty for plain keys.
 pub(super) fn stub(settings: &RecipeSettings, path: &str, user: &str) -> Vec<CommandStep> {
     if settings.plain_keys {
         return Vec::new();

@@ -218,7 +218,7 @@ fn start_node(
 ) -> Result<(Option<NodeProcess>, BTreeMap<BenchKey, PathBuf>), BenchError> {
     let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
     let stub = |(key, identity): (&BenchKey, &Identity)| {
-        Ok((*key, node.import_key(&key.to_string(), &identity.key_file, false)?))
+        Ok((*key, node.import_key(&key.to_string(), &identity.key_file)?))
     };
     let stubs: Result<_, BenchError> = identities.iter().map(stub).collect();
     let stubs = stubs?;

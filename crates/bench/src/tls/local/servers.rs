@@ -148,8 +148,7 @@ impl LocalServer {
         read().unwrap_or_default()
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }
