@@ -8,14 +8,28 @@
 # runs, whatever the others gave; the table that is printed at the end also goes to docs/nightly.md, which says what the
 # last run showed.
 #
-#   scripts/nightly.sh [PART...]     default: all of them, in this order
+#   scripts/nightly.sh [PART...]     default: all of them, in this order; `goals` is all benchmarks of the list below
 #
 # SECS=n: seconds for each fuzz target (default 60). A run of all parts takes hours.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
+# Benchmarks whose goals one machine can decide. Each is a part of its own: `goals: ` and the words.
+GOALS=("pool" "pool --fairness" "pool --tenants" "pool --overload" "crypto" "tls" "tls --local" "compression" "manager")
+
 PARTS=(fuzz sanitizers taint timing release install arm cuda goals long)
 [[ $# -gt 0 ]] && PARTS=("$@")
+
+# A benchmark with these words, whose goals must be reached.
+goals() {
+    local words
+    read -ra words <<<"$1"
+    make --no-print-directory build || return
+    case $1 in
+        manager) scripts/bench-manager.sh --require must ;;
+        *) target/release/millrace bench "${words[@]}" --require must ;;
+    esac
+}
 
 run_part() {
     case $1 in
@@ -27,29 +41,39 @@ run_part() {
         install) make --no-print-directory test-install ;;
         arm) make --no-print-directory test-arm ;;
         cuda) make --no-print-directory test-cuda ;;
-        goals) make --no-print-directory bench-pool ARGS="--require must" ;;
+        "goals: "*) goals "${1#goals: }" ;;
         long) make --no-print-directory test-long ;;
         *) printf 'nightly: no part %s; there are: fuzz sanitizers taint timing release install arm cuda goals long\n' "$1" >&2; return 2 ;;
     esac
 }
 
+parts=()
+for part in "${PARTS[@]}"; do
+    if [[ $part == goals ]]; then parts+=("${GOALS[@]/#/goals: }"); else parts+=("$part"); fi
+done
+
 logs=target/nightly
 mkdir -p "$logs"
 rows=()
 failed=0
-for part in "${PARTS[@]}"; do
-    printf '\n######## nightly: %s (log: %s)\n' "$part" "$logs/$part.log"
+for part in "${parts[@]}"; do
+    log=$logs/$(tr -cs 'a-z\n' '-' <<<"$part").log
+    printf '\n######## nightly: %s (log: %s)\n' "$part" "$log"
     started=$SECONDS
-    if run_part "$part" >"$logs/$part.log" 2>&1; then
+    if run_part "$part" >"$log" 2>&1; then
         result=passed
     else
         result="FAILED (status $?)"
         failed=1
-        tail -n 30 "$logs/$part.log"
+        tail -n 30 "$log"
     fi
     minutes=$(((SECONDS - started + 59) / 60))
-    # The last line that counts something: tests, runs of a fuzzer, goals.
-    showed=$(grep -E '^(test result|fuzz: .*: (no crash|CRASH)|goal|== test-install: Debian)' "$logs/$part.log" | tail -n 1 | tr '|' '/')
+    # The goals that were reached, or the last line that counts something: tests, runs of a fuzzer.
+    if [[ $part == goals:* ]]; then
+        showed="$(grep -cE ' (must|aim)$' "$log") goals reached, $(grep -c ' missed$' "$log") missed"
+    else
+        showed=$(grep -E '^(test result|fuzz: .*: (no crash|CRASH)|== test-install: Debian)' "$log" | tail -n 1 | tr '|' '/')
+    fi
     rows+=("| $part | $result | $minutes | ${showed:-–} |")
     printf '######## nightly: %s: %s after %s min\n' "$part" "$result" "$minutes"
 done

@@ -25,7 +25,9 @@
 //! | `compression`, `crypto`, `manager`, `pool`, `sizes`, `tls`, `virtio`, `vpn` | one benchmark each |
 //! | `libcrypto` | any OpenSSL of this machine, opened at run time; the only unsafe code of this crate |
 //! | `node`, `process`, `relay`, `cores` | what runs beside, and on which core |
-//! | `stats`, `table`, `goals`, `report`, `plot` | ranges, tables, goals, text and JSON, charts |
+//! | `keys`, `speed` | keys and certificates of one run; `openssl speed` |
+//! | `stats`, `table`, `goals`, `machine`, `report`, `plot` | ranges, tables, goals, the machine, text and JSON, charts |
+//! | `progress`, `error` | the course of a run and the signals that end it; why it yields no figures |
 //!
 //! Three rules hold for every figure that leaves this crate:
 //!

@@ -28,7 +28,7 @@ pub(crate) struct NodeOptions {
     pub(crate) software_only: bool,
     /// Whether the node also listens on TCP with mutual TLS.
     pub(crate) tcp: bool,
-    /// Operations per second that the tenant `flood` (`cert:flood`) may do; none for a node without tenants.
+    /// Operations per second that the tenant `flood` (`cert:flood`) may do. `None` for a node without tenants.
     pub(crate) quota: Option<u64>,
 }
 
@@ -123,19 +123,23 @@ impl NodeProcess {
         })
     }
 
-    /// Brings a PEM key into the pool; `premaster` allows TLS 1.2's RSA key exchange. Returns the file that stands
-    /// in for the key on a gateway.
-    pub(crate) fn import_key(
+    /// Brings a PEM key into the pool. Returns the file that stands in for the key on a gateway.
+    pub(crate) fn import_key(&self, name: &str, file: &Path) -> Result<PathBuf, BenchError> {
+        self.import(&["key", "import", name, "--allow-all"], name, file)
+    }
+
+    /// Like [`Self::import_key`], for TLS 1.2's RSA key exchange, too.
+    pub(crate) fn import_premaster_key(
         &self,
         name: &str,
         file: &Path,
-        premaster: bool,
     ) -> Result<PathBuf, BenchError> {
-        let premaster = premaster.then_some("--allow-tls-premaster");
-        self.run(|command| {
-            let command = command.args(["key", "import", name, "--allow-all"]);
-            command.arg(file).args(premaster)
-        })?;
+        let import = ["key", "import", name, "--allow-all", "--allow-tls-premaster"];
+        self.import(&import, name, file)
+    }
+
+    fn import(&self, import: &[&str], name: &str, file: &Path) -> Result<PathBuf, BenchError> {
+        self.run(|command| command.args(import).arg(file))?;
         let stub = self.dir.path().join(format!("{name}.stub"));
         self.run(|command| command.args(["key", "stub", name, "--output"]).arg(&stub))?;
         Ok(stub)
@@ -179,8 +183,7 @@ impl NodeProcess {
         self.process.cpu_time()
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(crate) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }

@@ -63,7 +63,7 @@ const COLOURS: [&str; 7] =
 pub struct Value {
     /// The value of the bar or point.
     pub middle: f64,
-    /// Lowest and highest, drawn as a thin line; none if it was measured once.
+    /// Lowest and highest, drawn as a thin line. `None` if it was measured once.
     pub range: Option<(f64, f64)>,
 }
 
@@ -124,7 +124,7 @@ impl Axis {
 pub struct Bars {
     /// The name in the legend.
     pub name: String,
-    /// Values in the order of the categories; none where it was not measured.
+    /// Values in the order of the categories. `None` where it was not measured.
     pub values: Vec<Option<Value>>,
 }
 
@@ -302,7 +302,8 @@ impl Canvas {
 
     /// Numbers and grid of the values from left to right.
     fn x_axis(&mut self, span: Span, label: &str) {
-        let (left, bottom) = (self.left, self.bottom);
+        let left = self.left;
+        let bottom = self.bottom;
         for tick in span.ticks(TICKS) {
             let x = self.x(span, tick);
             self.line([(x, TOP), (x, bottom)], "#dddddd", 1);
@@ -315,7 +316,8 @@ impl Canvas {
 
     /// Numbers and grid of the values from bottom to top.
     fn y_axis(&mut self, span: Span, label: &str) {
-        let (left, bottom) = (self.left, self.bottom);
+        let left = self.left;
+        let bottom = self.bottom;
         for tick in span.ticks(TICKS) {
             let y = self.y(span, tick);
             self.line([(left, y), (WIDTH - MARGIN, y)], "#dddddd", 1);
@@ -343,9 +345,6 @@ impl Canvas {
 }
 
 /// Writes a rendered chart to a file.
-///
-/// # Errors
-/// [`BenchError::File`] if that is not possible.
 pub fn write(svg: &str, to: &Path) -> Result<(), BenchError> {
     fs::write(to, svg).map_err(BenchError::file("write", to))
 }

@@ -92,9 +92,6 @@ impl ChildProcess {
     }
 
     /// Waits until `ready` holds.
-    ///
-    /// # Errors
-    /// The child ends before, or takes too long.
     pub(crate) fn wait_until(&mut self, ready: impl Fn() -> bool) -> Result<(), BenchError> {
         let start = Instant::now();
         while !ready() {
@@ -109,8 +106,7 @@ impl ChildProcess {
         Ok(())
     }
 
-    /// # Errors
-    /// The child has ended.
+    /// Fails if the child has ended.
     pub(crate) fn check(&mut self) -> Result<(), BenchError> {
         match self.ended()? {
             Some(status) => Err(self.problem(format!("ended unexpectedly ({status})"))),
@@ -187,9 +183,6 @@ pub(crate) fn need(program: &str, package: &str) -> Result<PathBuf, BenchError> 
 }
 
 /// Finds a program.
-///
-/// # Errors
-/// The program is not there; the error names the remedy.
 pub(crate) fn require_program(program: &str, remedy: &str) -> Result<PathBuf, BenchError> {
     find_program(program).ok_or_else(|| BenchError::missing(program, remedy))
 }

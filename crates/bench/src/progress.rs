@@ -49,9 +49,6 @@ impl Progress {
     }
 
     /// Shows what happens now.
-    ///
-    /// # Errors
-    /// As [`Self::check`].
     pub(crate) fn now(&mut self, what: &str) -> Result<(), BenchError> {
         let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
         match &self.bar {

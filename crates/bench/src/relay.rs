@@ -36,13 +36,11 @@ type Connections = Arc<Mutex<Option<Vec<UnixStream>>>>;
 
 impl Relay {
     /// Listens at `path` for gateways of the node that listens at `node`. Each answer is held back for `latency`.
-    ///
-    /// # Errors
-    /// [`BenchError::System`], [`BenchError::File`].
     pub(crate) fn start(path: &Path, node: &Path, latency: Duration) -> Result<Self, BenchError> {
         let listener = UnixListener::bind(path).map_err(BenchError::file("listen at", path))?;
         let open = Connections::new(Mutex::new(Some(Vec::new())));
-        let (accepted, node) = (Arc::clone(&open), node.to_owned());
+        let accepted = Arc::clone(&open);
+        let node = node.to_owned();
         let thread = thread::Builder::new()
             .name("relay".to_owned())
             .spawn(move || relay(&listener, &accepted, &node, latency));
@@ -115,7 +113,8 @@ mod tests {
     #[test]
     fn answers_come_late_and_whole() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (path, node) = (dir.path().join("relay"), dir.path().join("node"));
+        let path = dir.path().join("relay");
+        let node = dir.path().join("node");
         let listener = UnixListener::bind(&node).expect("a node");
         let latency = Duration::from_millis(20);
         let relay = Relay::start(&path, &node, latency).expect("a relay");

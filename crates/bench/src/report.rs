@@ -121,7 +121,8 @@ mod tests {
     fn file_after_json_is_accepted_as_in_version_0_1() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let (new, old) = (path("new"), path("old"));
+        let new = path("new");
+        let old = path("old");
         let deliver = |words: &[&str]| parsed(words).unwrap().deliver(&[1, 2], "table\n").unwrap();
         deliver(&["--output", new.to_str().unwrap()]);
         deliver(&["--json", old.to_str().unwrap()]);

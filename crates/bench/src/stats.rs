@@ -57,7 +57,8 @@ impl Spread {
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
+        let min = *values.first()?;
+        let max = *values.last()?;
         let middle = values.len() / 2;
         let median = if values.len() % 2 == 1 {
             values[middle]
@@ -90,7 +91,8 @@ impl Spread {
     }
 
     pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Self {
-        let (a, b) = (f(self.min), f(self.max));
+        let a = f(self.min);
+        let b = f(self.max);
         Self { median: f(self.median), min: a.min(b), max: a.max(b) }
     }
 }

@@ -17,7 +17,7 @@
 //! only the servers' own tests (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
 #![forbid(unsafe_code)]
 
-pub mod application;
+mod application;
 pub mod check;
 pub mod plan;
 mod provider_keys;
@@ -27,5 +27,3 @@ mod users;
 pub mod write;
 
 pub use application::Application;
-pub use plan::RecipePlan;
-pub use settings::RecipeSettings;

@@ -19,7 +19,7 @@ const FOLDERS: [&str; 2] = ["/etc/systemd/system", "/etc/default"];
 const MAX_FILES: usize = 4096;
 
 /// A file other than those of the plan, and of the plan's own server, that names `path` outside of a comment.
-pub(crate) fn of(path: &Path, plan: &RecipePlan, root: &Path) -> Option<PathBuf> {
+pub(crate) fn other_user(path: &Path, plan: &RecipePlan, root: &Path) -> Option<PathBuf> {
     let path = path.to_str()?;
     let own: Vec<PathBuf> = plan.files.iter().map(|file| below(root, &file.path)).collect();
     let own_environment =

@@ -13,12 +13,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::plan::{RecipePlan, Snippet};
-use crate::users;
+use crate::users::other_user;
 
 /// Compares a plan with the files below a root.
-///
-/// # Errors
-/// A file cannot be read.
 pub fn compare<'a>(plan: &'a RecipePlan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
     write::compare(&plan.files, &plan.verifications, root)
 }
@@ -59,9 +56,6 @@ pub struct UsedFile {
 
 /// Removes the files of a plan that are as they were generated, whatever their contents were then, and that no other
 /// service names.
-///
-/// # Errors
-/// A file that cannot be read or removed.
 pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError> {
     let mut result = RemovedFiles::default();
     for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {
@@ -69,7 +63,7 @@ pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError
         match change.state {
             FileState::New => {}
             FileState::Edited | FileState::Foreign => result.kept.push(path),
-            FileState::Unchanged | FileState::Changed => match users::of(&file.path, plan, root) {
+            FileState::Unchanged | FileState::Changed => match other_user(&file.path, plan, root) {
                 Some(by) => result.used.push(UsedFile { path, by }),
                 None => {
                     fs::remove_file(&path).map_err(|source| WriteError::Io {

@@ -158,7 +158,7 @@ impl Image {
         name.unwrap_or_default().trim_end_matches(" (deleted)")
     }
 
-    /// The build ID in hexadecimal; none if the linker wrote none.
+    /// The build ID in hexadecimal. `None` if the linker wrote none.
     #[must_use]
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_programs_are_parsed_in_bounded_time() {
+    fn damaged_programs_are_parsed_without_a_panic() {
         let Some(mut whole) = small_program() else {
             return;
         };
@@ -443,6 +443,16 @@ mod tests {
             drop(Image::parse(&whole, Path::new("x")));
             whole[at] = before;
         }
+    }
+
+    #[test]
+    fn tables_that_outlast_the_deadline_are_refused() {
+        let Some(whole) = small_program() else {
+            return;
+        };
+        let file = object::File::parse(&*whole).expect("a program");
+        let late = Functions::default().add_unwind_entries(&file, Instant::now());
+        assert!(matches!(late, Err(ImageError::TooSlow)), "{late:?}");
     }
 
     #[test]

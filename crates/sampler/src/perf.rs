@@ -25,7 +25,7 @@ use perf_event::{Builder, Clock, SampleFlag};
 use rustix::io::Errno;
 
 use super::image::{Image, open_image};
-use super::samples::Samples;
+use super::samples::{Samples, SamplingScope};
 use super::{SampleError, target};
 
 /// Samples per second of CPU time. A prime number near 1000, so that it does not beat with timers.
@@ -68,7 +68,7 @@ pub struct Sampler {
     reader: JoinHandle<Raw>,
     started: Instant,
     period: Duration,
-    kernel_visible: bool,
+    scope: SamplingScope,
     cpu_before: Duration,
     maps: BTreeMap<u32, Vec<Mapping>>,
 }
@@ -76,10 +76,23 @@ pub struct Sampler {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) pid: u32,
-    pub(super) kernel: bool,
+    pub(super) mode: CpuMode,
     pub(super) address: u64,
     /// `CLOCK_MONOTONIC`, in nanoseconds.
     pub(super) time: u64,
+}
+
+/// Mode of the processor when it was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CpuMode {
+    Kernel,
+    User,
+}
+
+impl CpuMode {
+    fn of(record: &perf_event::Record<'_>) -> Self {
+        if record.misc() & MODE_MASK == MODE_KERNEL { Self::Kernel } else { Self::User }
+    }
 }
 
 /// The records of the reader.
@@ -104,10 +117,14 @@ impl Sampler {
         let descendants = descendants.into_iter().filter(|pid| !pids.contains(pid));
         let pids: Vec<u32> = pids.iter().copied().chain(descendants).collect();
         let period = Duration::from_secs(1) / frequency.clamp(1, MAX_FREQUENCY);
-        let (mut rings, kernel_visible) = match open_all(&pids, period, true) {
-            Ok(rings) => (rings, true),
+        let mut scope = SamplingScope::UserAndKernel;
+        let mut rings = match open_all(&pids, period, scope) {
+            Ok(rings) => rings,
             // Without privileges processes of the same user may be sampled, but not the kernel's part.
-            Err(SampleError::NotPermitted { .. }) => (open_all(&pids, period, false)?, false),
+            Err(SampleError::NotPermitted { .. }) => {
+                scope = SamplingScope::User;
+                open_all(&pids, period, scope)?
+            }
             Err(error) => return Err(error),
         };
         let cpu_before = target::cpu_time(pids.iter().copied());
@@ -123,7 +140,7 @@ impl Sampler {
             .name("sampler".to_owned())
             .spawn(move || read_until(&stopped, rings))
             .map_err(SampleError::system("start a thread"))?;
-        Ok(Self { pids, stop, reader, started, period, kernel_visible, cpu_before, maps })
+        Ok(Self { pids, stop, reader, started, period, scope, cpu_before, maps })
     }
 
     /// Stops, and assigns the samples to functions.
@@ -172,7 +189,7 @@ impl Sampler {
             period: self.period,
             elapsed,
             cpu_time: cpu_time.filter(|_| alive && !forked),
-            kernel_visible: self.kernel_visible,
+            scope: self.scope,
         };
         Ok((finished, images))
     }
@@ -185,7 +202,7 @@ pub(super) struct Finished {
     period: Duration,
     elapsed: Duration,
     cpu_time: Option<Duration>,
-    kernel_visible: bool,
+    scope: SamplingScope,
 }
 
 impl Finished {
@@ -193,11 +210,11 @@ impl Finished {
     pub(super) fn samples(&self, images: Images, window: Option<(u64, u64)>) -> Samples {
         let inside =
             |sample: &&Sample| window.is_none_or(|(from, to)| (from..to).contains(&sample.time));
-        let mut samples = Samples::new(self.period, self.elapsed, self.kernel_visible);
+        let mut samples = Samples::new(self.period, self.elapsed, self.scope);
         samples.cpu_time = self.cpu_time.filter(|_| window.is_none());
         samples.lost = self.raw.lost;
         for sample in self.raw.samples.iter().filter(inside) {
-            if sample.kernel {
+            if sample.mode == CpuMode::Kernel {
                 samples.kernel += 1;
                 continue;
             }
@@ -221,7 +238,7 @@ pub(super) struct Images {
 impl Images {
     fn open(maps: &BTreeMap<u32, Vec<Mapping>>, samples: &[Sample]) -> Self {
         let mut images = Self::default();
-        for sample in samples.iter().filter(|sample| !sample.kernel) {
+        for sample in samples.iter().filter(|sample| sample.mode == CpuMode::User) {
             let Some(mapping) = mapping(maps, sample) else {
                 continue;
             };
@@ -263,10 +280,10 @@ fn read_until(stopped: &mpsc::Receiver<()>, mut rings: Vec<perf_event::Sampler>)
                 drop(ring.disable());
             }
             while let Some(record) = ring.next_record() {
-                let kernel = record.misc() & MODE_MASK == MODE_KERNEL;
+                let mode = CpuMode::of(&record);
                 // Newer kernels may have kinds of records that are unknown here.
                 if let Ok(parsed) = record.parse_record() {
-                    raw.take(parsed, kernel);
+                    raw.take(parsed, mode);
                 }
             }
         }
@@ -277,7 +294,7 @@ fn read_until(stopped: &mpsc::Receiver<()>, mut rings: Vec<perf_event::Sampler>)
 }
 
 impl Raw {
-    fn take(&mut self, record: Record<'_>, kernel: bool) {
+    fn take(&mut self, record: Record<'_>, mode: CpuMode) {
         match record {
             Record::Sample(sample) => {
                 let (Some(address), Some(pid)) = (sample.ip(), sample.pid()) else {
@@ -288,7 +305,7 @@ impl Raw {
                     return;
                 }
                 let time = sample.time().unwrap_or(0);
-                self.samples.push(Sample { pid, kernel, address, time });
+                self.samples.push(Sample { pid, mode, address, time });
             }
             Record::Mmap2(mapping) if self.mappings.len() < MAX_NOTED => {
                 let name = mapping.filename.split(|byte| *byte == 0).next();
@@ -316,7 +333,7 @@ impl Raw {
 fn open_all(
     pids: &[u32],
     period: Duration,
-    kernel: bool,
+    scope: SamplingScope,
 ) -> Result<Vec<perf_event::Sampler>, SampleError> {
     let threads: Vec<(u32, u32)> = pids
         .iter()
@@ -337,7 +354,7 @@ fn open_all(
     let len = if places.len() > MANY_EVENTS { SMALL_BUFFER_LEN } else { BUFFER_LEN };
     let mut rings = Vec::with_capacity(places.len());
     for (pid, tid, cpu) in places {
-        match open(tid, cpu, period, kernel, len) {
+        match open(tid, cpu, period, scope, len) {
             Ok(ring) => rings.push(ring),
             // A thread that has ended since.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
@@ -375,7 +392,7 @@ fn open(
     tid: u32,
     cpu: Option<usize>,
     period: Duration,
-    kernel: bool,
+    scope: SamplingScope,
     len: usize,
 ) -> io::Result<perf_event::Sampler> {
     let mut builder = Builder::new(Software::CPU_CLOCK);
@@ -388,7 +405,7 @@ fn open(
         .sample(SampleFlag::TIME)
         .clockid(Clock::MONOTONIC)
         .exclude_hv(true)
-        .exclude_kernel(!kernel)
+        .exclude_kernel(scope == SamplingScope::User)
         .mmap(true)
         .mmap2(true)
         .task(true)

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::calibrate::Calibrations;
-use super::rules::{FileClass, by_name, has_crypto_inside, kind};
-use super::samples::Samples;
+use super::rules::{FileClass, has_crypto_inside, kind, libcrypto_function_class, operation_class};
+use super::samples::{Samples, SamplingScope};
 use super::unmix::unmix;
 use super::{Image, SymbolClass};
 
@@ -157,7 +157,7 @@ impl Samples {
             seconds: self.elapsed.as_secs_f64(),
             sampled_cpu_seconds: self.sampled_time().as_secs_f64(),
             cpu_seconds: self.cpu_time.map(|time| time.as_secs_f64()),
-            kernel_visible: self.kernel_visible,
+            kernel_visible: self.scope == SamplingScope::UserAndKernel,
             notes: sorter.notes,
             classes: sorter
                 .classes
@@ -250,10 +250,10 @@ fn class_by_rule(kind: FileClass, name: Option<&str>, crypto_inside: bool) -> Sy
     match kind {
         FileClass::Whole(class) => class,
         FileClass::Libcrypto => {
-            name.and_then(|name| by_name(name, true)).unwrap_or(SymbolClass::CryptoUnknown)
+            name.and_then(libcrypto_function_class).unwrap_or(SymbolClass::CryptoUnknown)
         }
         FileClass::Other if crypto_inside => {
-            name.and_then(|name| by_name(name, false)).unwrap_or(SymbolClass::Application)
+            name.and_then(operation_class).unwrap_or(SymbolClass::Application)
         }
         FileClass::Other => SymbolClass::Application,
     }
@@ -329,7 +329,11 @@ mod tests {
 
     #[test]
     fn gain_follows_from_the_share() {
-        let mut samples = Samples::new(Duration::from_millis(1), Duration::from_secs(1), true);
+        let mut samples = Samples::new(
+            Duration::from_millis(1),
+            Duration::from_secs(1),
+            SamplingScope::UserAndKernel,
+        );
         samples.kernel = 100;
         samples.unresolved = 4;
         let mut profile = samples.profile(&Calibrations::without_cache());
@@ -345,7 +349,8 @@ mod tests {
 
     #[test]
     fn invisible_kernel_gets_the_rest_of_the_cpu_time() {
-        let mut samples = Samples::new(Duration::from_millis(1), Duration::from_secs(1), false);
+        let mut samples =
+            Samples::new(Duration::from_millis(1), Duration::from_secs(1), SamplingScope::User);
         samples.unresolved = 300;
         samples.cpu_time = Some(Duration::from_millis(1000));
         let profile = samples.profile(&Calibrations::without_cache());

@@ -107,15 +107,19 @@ const OVERHEAD: &[&str] = &[
     "x509", "lh_",
 ];
 
-/// The class of a function in libcrypto, or in one linked into a program, by its name.
-pub(super) fn by_name(name: &str, in_libcrypto: bool) -> Option<SymbolClass> {
+/// The class of a function that computes a cryptographic operation, by its name.
+pub(super) fn operation_class(name: &str) -> Option<SymbolClass> {
     let name = name.to_ascii_lowercase();
-    let rule = NAMES.iter().find(|(part, _)| name.contains(part));
-    if let Some((_, class)) = rule {
-        return Some(*class);
-    }
-    let overhead = in_libcrypto && OVERHEAD.iter().any(|start| name.starts_with(start));
-    overhead.then_some(SymbolClass::Overhead)
+    NAMES.iter().find(|(part, _)| name.contains(part)).map(|(_, class)| *class)
+}
+
+/// The class of a function of libcrypto: an operation, or the work around operations.
+pub(super) fn libcrypto_function_class(name: &str) -> Option<SymbolClass> {
+    let lower = name.to_ascii_lowercase();
+    operation_class(name).or_else(|| {
+        let is_overhead = OVERHEAD.iter().any(|start| lower.starts_with(start));
+        is_overhead.then_some(SymbolClass::Overhead)
+    })
 }
 
 /// Whether the function names of a program are those of a crypto library: it has AWS-LC, BoringSSL or OpenSSL
@@ -145,8 +149,8 @@ mod tests {
             ("whatever", None),
         ];
         for (name, class) in cases {
-            assert_eq!(by_name(name, true), class, "{name}");
+            assert_eq!(libcrypto_function_class(name), class, "{name}");
         }
-        assert_eq!(by_name("evp_of_the_application", false), None);
+        assert_eq!(operation_class("evp_of_the_application"), None);
     }
 }

@@ -10,6 +10,14 @@ use std::time::Duration;
 use super::image::Image;
 use super::rules::{FileClass, kind};
 
+/// Part of a process's CPU time that is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SamplingScope {
+    UserAndKernel,
+    /// Without the kernel's part, which needs a privilege.
+    User,
+}
+
 /// Samples, counted by file and function. Runs can be added.
 #[derive(Clone, Debug)]
 pub struct Samples {
@@ -22,11 +30,11 @@ pub struct Samples {
     pub(super) period: Duration,
     pub(super) elapsed: Duration,
     pub(super) cpu_time: Option<Duration>,
-    pub(super) kernel_visible: bool,
+    pub(super) scope: SamplingScope,
 }
 
 impl Samples {
-    pub(super) fn new(period: Duration, elapsed: Duration, kernel_visible: bool) -> Self {
+    pub(super) fn new(period: Duration, elapsed: Duration, scope: SamplingScope) -> Self {
         Self {
             images: Vec::new(),
             counts: BTreeMap::new(),
@@ -36,7 +44,7 @@ impl Samples {
             period,
             elapsed,
             cpu_time: None,
-            kernel_visible,
+            scope,
         }
     }
 
@@ -56,7 +64,7 @@ impl Samples {
         Duration::from_secs_f64(self.period.as_secs_f64() * self.total() as f64)
     }
 
-    /// The CPU time counted by the system; none if a process started or ended during sampling.
+    /// The CPU time counted by the system. `None` if a process started or ended during sampling.
     #[must_use]
     pub fn cpu_time(&self) -> Option<Duration> {
         self.cpu_time
@@ -71,17 +79,8 @@ impl Samples {
 
     /// Adds the samples of another run with the same settings.
     pub fn add(&mut self, other: &Self) {
-        let Self {
-            images,
-            counts,
-            kernel,
-            unresolved,
-            lost,
-            period: _,
-            elapsed,
-            cpu_time,
-            kernel_visible,
-        } = other;
+        let Self { images, counts, kernel, unresolved, lost, period: _, elapsed, cpu_time, scope } =
+            other;
         let places: Vec<usize> = images.iter().map(|image| self.place(image)).collect();
         for ((image, start), count) in counts {
             if let Some(place) = places.get(*image) {
@@ -93,7 +92,9 @@ impl Samples {
         self.lost += lost;
         self.elapsed += *elapsed;
         self.cpu_time = self.cpu_time.zip(*cpu_time).map(|(a, b)| a + b);
-        self.kernel_visible &= kernel_visible;
+        if *scope == SamplingScope::User {
+            self.scope = SamplingScope::User;
+        }
     }
 
     /// Samples outside the kernel.
@@ -104,7 +105,7 @@ impl Samples {
     /// Samples in the kernel: counted, or the rest of the CPU time if the kernel is invisible.
     pub(super) fn kernel_estimate(&self) -> u64 {
         match self.cpu_time {
-            Some(time) if !self.kernel_visible => {
+            Some(time) if self.scope == SamplingScope::User => {
                 let all = time.as_nanos() / self.period.as_nanos().max(1);
                 u64::try_from(all).unwrap_or(0).saturating_sub(self.user())
             }

@@ -23,7 +23,7 @@ pub fn process_tree(root: u32) -> Vec<u32> {
     Proc::open(Path::new("/proc")).map_or_else(|_| vec![root], |proc| proc.tree(root))
 }
 
-/// The executable mappings of a process; empty if they cannot be read.
+/// The executable mappings of a process, empty if they cannot be read.
 pub(super) fn code_of(pid: u32) -> Vec<Mapping> {
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let code = mappings(&text).filter(|mapping| mapping.is_code);
@@ -42,7 +42,7 @@ pub fn libcryptos_of(pid: u32) -> Vec<Image> {
     images
 }
 
-/// The threads of a process; none if it is gone.
+/// The threads of a process, empty if it is gone.
 pub(super) fn threads(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"));
     let entries = entries.into_iter().flatten().flatten();

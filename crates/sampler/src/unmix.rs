@@ -18,21 +18,21 @@ use super::SymbolClass;
 const MAX_ROUNDS: usize = 500;
 
 /// Change of a share below which the iteration has converged.
-const CLOSE_ENOUGH: f64 = 1e-7;
+const CONVERGENCE: f64 = 1e-7;
 
 /// Samples that an operation must explain to count: with many templates, which are samples themselves, one always
 /// happens to resemble the noise.
-const LEAST: f64 = 2.0;
+const MIN_SAMPLES: f64 = 2.0;
 
 /// Share of an operation from which a function belongs to its core.
-const CORE: f64 = 0.01;
+const CORE_SHARE: f64 = 0.01;
 
 /// Share that the core of an operation must explain for the operation to count.
-const PRESENT: f64 = 0.002;
+const MIN_EXPLAINED_SHARE: f64 = 0.002;
 
 /// Least share for private-key operations, which make the ceiling: a real one in a handshake explains ten times this,
 /// an accidental resemblance less.
-const PRESENT_PRIVATE: f64 = 0.015;
+const MIN_PRIVATE_KEY_SHARE: f64 = 0.015;
 
 /// Distribution of one operation over functions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,18 +48,18 @@ impl Template {
     }
 
     /// Share that its core must explain for the operation to count.
-    fn least(&self) -> f64 {
+    fn min_explained_share(&self) -> f64 {
         match self.class {
             SymbolClass::Overhead => 0.0,
-            class if class.is_private_key() => PRESENT_PRIVATE,
-            _ => PRESENT,
+            class if class.is_private_key() => MIN_PRIVATE_KEY_SHARE,
+            _ => MIN_EXPLAINED_SHARE,
         }
     }
 
     /// The core of the template.
     fn core(&self) -> Self {
-        let least = CORE * self.total() as f64;
-        let core = self.counts.iter().filter(|(_, count)| **count as f64 >= least);
+        let least_count = CORE_SHARE * self.total() as f64;
+        let core = self.counts.iter().filter(|(_, count)| **count as f64 >= least_count);
         Self {
             class: self.class,
             counts: core.map(|(function, count)| (*function, *count)).collect(),
@@ -87,7 +87,7 @@ pub(super) fn unmix(
     let present: Vec<Template> = templates
         .iter()
         .zip(present)
-        .filter(|(template, weight)| *weight >= template.least())
+        .filter(|(template, weight)| *weight >= template.min_explained_share())
         .map(|(template, _)| template.clone())
         .collect();
     let rows = rows(counts, &present);
@@ -138,7 +138,7 @@ fn weights(rows: &[Row], templates: usize) -> Vec<f64> {
             }
         }
         for share in &mut next {
-            *share = (*share - LEAST / all).max(0.0);
+            *share = (*share - MIN_SAMPLES / all).max(0.0);
         }
         let sum: f64 = next.iter().sum();
         if sum <= 0.0 {
@@ -153,7 +153,7 @@ fn weights(rows: &[Row], templates: usize) -> Vec<f64> {
             .map(|(before, after)| (before - after).abs())
             .fold(0.0, f64::max);
         weights = next;
-        if moved < CLOSE_ENOUGH {
+        if moved < CONVERGENCE {
             break;
         }
     }

@@ -34,9 +34,6 @@ const CONNECTIONS: usize = 32;
 const READY: &str = "ready";
 
 /// The library that was named, or the one beside this binary or in its prefix.
-///
-/// # Errors
-/// [`BenchError::Missing`]
 pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, BenchError> {
     let binary = env::current_exe().unwrap_or_default();
     let beside = binary.with_file_name(LIBRARY);
@@ -147,9 +144,6 @@ impl Site {
 
     /// Microseconds of CPU for one request for a body of [`Self::measure`], compressed before: what compression
     /// that costs nothing would leave.
-    ///
-    /// # Errors
-    /// As [`Self::measure`].
     pub(super) fn measure_ready(&mut self, page: &Page, level: u8) -> Result<f64, BenchError> {
         let mut paths = Vec::new();
         for (number, bytes) in page.bytes.iter().enumerate() {

@@ -11,6 +11,9 @@ use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value, stack};
 use crate::stats::Spread;
 use crate::workload::MeasuredBackend;
 
+/// Name of the contender that is drawn last.
+const OPENSSL: &str = "OpenSSL";
+
 /// All charts that have a value, below each other.
 pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
     let CryptoFigures { rates, loads, .. } = &report.figures;
@@ -32,41 +35,52 @@ pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
 
 /// Operations per second at full batches.
 fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
-    // At the largest batch; that lanes are worse for a single task is in the table.
-    let best = |case: &MeasuredRates| -> Vec<(String, Option<Value>)> {
-        let largest = |series: &&RateSeries| match series.subject {
-            None => true,
-            Some(MeasuredBackend::SimdAlways(_)) => false,
-            Some(subject) => case.full(subject).is_some_and(|full| full.at_once == series.at_once),
-        };
-        let series = case.series.iter().filter(largest).map(|series| {
-            let rate = Spread::of(series.rates.iter().copied());
-            (contender(series.subject, "AWS-LC"), rate.map(Value::from))
-        });
-        let openssl = Spread::of(case.openssl.iter().copied());
-        series.chain([("OpenSSL".to_owned(), openssl.map(Value::from))]).collect()
-    };
-    let cases: Vec<_> = measured.iter().map(best).collect();
+    let cases: Vec<ContenderRates> = measured.iter().map(full_rates).collect();
     let mut names: Vec<&String> = Vec::new();
     for (name, _) in cases.iter().flatten() {
         if !names.contains(&name) {
             names.push(name);
         }
     }
-    names.sort_by_key(|name| *name == "OpenSSL");
-    let value = |case: &Vec<(String, Option<Value>)>, wanted: &str| {
-        case.iter().find(|(name, _)| name == wanted)?.1
-    };
+    names.sort_by_key(|name| *name == OPENSSL);
     let bars = |name: &String| Bars {
         name: name.clone(),
-        values: cases.iter().map(|case| value(case, name)).collect(),
+        values: cases
+            .iter()
+            .map(|case| case.iter().find(|(contender, _)| contender == name)?.1)
+            .collect(),
     };
-    let category = |case: &MeasuredRates| format!("{} {}", case.operation, case.key);
     BarChart {
         title: "Operations per second on one core, full batches".to_owned(),
         axis: Axis::logarithmic("operations per second of processor time"),
-        categories: measured.iter().map(category).collect(),
+        categories: measured
+            .iter()
+            .map(|case| format!("{} {}", case.operation, case.key))
+            .collect(),
         series: names.into_iter().map(bars).collect(),
+    }
+}
+
+/// The contenders of one case, with their rates.
+type ContenderRates = Vec<(String, Option<Value>)>;
+
+/// Each contender at its largest batch; that lanes are worse for a single task is in the table.
+fn full_rates(case: &MeasuredRates) -> ContenderRates {
+    let mut rates = ContenderRates::new();
+    for series in case.series.iter().filter(|series| is_full(case, series)) {
+        let rate = Spread::of(series.rates.iter().copied());
+        rates.push((contender(series.subject, "AWS-LC"), rate.map(Value::from)));
+    }
+    let openssl = Spread::of(case.openssl.iter().copied());
+    rates.push((OPENSSL.to_owned(), openssl.map(Value::from)));
+    rates
+}
+
+fn is_full(case: &MeasuredRates, series: &RateSeries) -> bool {
+    match series.subject {
+        None => true,
+        Some(MeasuredBackend::SimdAlways(_)) => false,
+        Some(subject) => case.full(subject).is_some_and(|full| full.at_once == series.at_once),
     }
 }
 

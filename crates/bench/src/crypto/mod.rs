@@ -10,14 +10,15 @@
 //! | loads | `load.rs` | latency by offered load (open loop) through an engine on one core |
 //! | node | `through.rs` | how much of a batching backend's gain survives the trip through a node on one core |
 //!
-//! The contenders alternate in interleaved rounds on one pinned core, in an order that is permuted from round to
-//! round, and every output is checked. (`openssl speed` needs seconds: it is in each round of promised figures, else
-//! in the first.) A rate counts seconds of the thread's CPU time, like those of `openssl speed`, so that other
-//! programs on the core do not change it; the rate by the clock stands beside it. Latencies and the node's rate are
-//! by the clock.
+//! The contenders alternate in interleaved rounds on one pinned core. Their order is permuted from round to round,
+//! and every output is checked. `openssl speed` needs seconds: it is in each round of promised figures, else in the
+//! first.
 //!
-//! A processor with IFMA also measures what one without it would do: in a child with `OPENSSL_ia32cap` set so that
-//! AWS-LC and OpenSSL do not use IFMA, beside the lanes that need none.
+//! A rate counts seconds of the thread's CPU time, like those of `openssl speed`, so that other programs on the core
+//! do not change it. The rate by the clock stands beside it. Latencies and the node's rate are by the clock.
+//!
+//! On a processor with IFMA a child measures what one without it would do. `OPENSSL_ia32cap` keeps AWS-LC and OpenSSL
+//! from using IFMA there, beside the lanes that need none.
 
 mod args;
 mod figures;
@@ -69,9 +70,6 @@ pub(crate) enum CryptoPart {
 }
 
 /// Runs `millrace bench crypto`.
-///
-/// # Errors
-/// Why there are no figures; a wrong output is one reason.
 pub fn run_crypto(args: &CryptoArgs) -> Result<(), BenchError> {
     let plan = CryptoPlan::new(args)?;
     cores::pin(plan.load_core)?;

@@ -103,7 +103,8 @@ pub(super) fn measure(
 /// The library, and every backend with this operation: at every size of batch where the operation stands for others
 /// of the same cost, else at full ones.
 fn contenders(plan: &CryptoPlan, requests: &Requests<'_>) -> Result<Vec<Contender>, BenchError> {
-    let (case, keys) = (requests.case, requests.keys);
+    let case = requests.case;
+    let keys = requests.keys;
     let mut all = Vec::new();
     all.extend(requests.has_library().then(Contender::library));
     let offering = plan.subjects.iter().filter(|subject| subject.offers(case.operation));

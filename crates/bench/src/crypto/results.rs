@@ -54,7 +54,8 @@ pub(super) fn render(report: &CryptoReport) -> String {
     let without = parts.without_ifma.iter();
     let without = without.map(|case| (case, ", with AWS-LC and OpenSSL set to use no IFMA"));
     for (measured, remark) in parts.rates.iter().map(|case| (case, "")).chain(without) {
-        let (operation, key) = (&measured.operation, measured.key);
+        let operation = &measured.operation;
+        let key = measured.key;
         let _ = write!(text, "\n{operation}, {key}{remark}\n{}", rates_table(measured));
     }
     if !parts.loads.is_empty() {

@@ -75,7 +75,8 @@ pub(super) fn measure(
             let mut round = ThroughRound::default();
             for turn in order(2, number as u64) {
                 if turn == 0 {
-                    let (warm_up, time) = (plan.duration, plan.duration * LONGER);
+                    let warm_up = plan.duration;
+                    let time = plan.duration * LONGER;
                     let rate = contender.measure_on(plan.core, warm_up, &requests, time)?;
                     round.direct_per_s = rate.per_s;
                     round.direct_cpu_us = 1e6 / rate.per_core_s;

@@ -42,7 +42,8 @@ mod tests {
         // The bytes are compared with those of AWS-LC in `sizes`.
         let mut cipher = system().cipher("AES-256-GCM", &[0; 32]).expect("cipher");
         assert_eq!(cipher.iv_len(), 12);
-        let (mut one, mut two) = (Vec::new(), Vec::new());
+        let mut one = Vec::new();
+        let mut two = Vec::new();
         cipher.seal(&[1; 12], &[0; 16], &mut one).expect("sealed");
         cipher.seal(&[2; 12], &[0; 16], &mut two).expect("sealed");
         assert_eq!((one.len(), two.len()), (32, 32));
@@ -87,8 +88,10 @@ mod tests {
             assert!(!key.verify(b"massage", &signature), "{kind:?}");
         }
         for kind in [BenchKey::P256, BenchKey::X25519, BenchKey::Dh2048] {
-            let (key, peer) = (lib.key(kind).expect("key"), lib.key(kind).expect("key"));
-            let (mut here, mut there) = (Vec::new(), Vec::new());
+            let key = lib.key(kind).expect("key");
+            let peer = lib.key(kind).expect("key");
+            let mut here = Vec::new();
+            let mut there = Vec::new();
             key.derive(&peer, &mut here).expect("secret");
             peer.derive(&key, &mut there).expect("secret");
             assert!(!here.is_empty() && here == there, "{kind:?}");

@@ -164,9 +164,6 @@ pub(crate) struct Libcrypto {
 impl Libcrypto {
     /// Opens a library by its path, or by its name as the loader finds it. It stays mapped as long as the
     /// process lives.
-    ///
-    /// # Errors
-    /// [`LibraryError::Open`].
     pub(crate) fn open(path: &Path) -> Result<Self, LibraryError> {
         let failed = |reason: String| LibraryError::Open { path: path.to_owned(), reason };
         // SAFETY: the library's constructors run. It is one of this machine's that the user named, and nothing
@@ -202,17 +199,11 @@ impl Libcrypto {
     }
 
     /// A hash function.
-    ///
-    /// # Errors
-    /// [`LibraryError::Missing`].
     pub(crate) fn digest(self, name: &str) -> Result<BlockDigest, LibraryError> {
         BlockDigest::new(self.call, name).ok_or_else(|| missing(name))
     }
 
     /// A new key.
-    ///
-    /// # Errors
-    /// [`LibraryError::Missing`].
     pub(crate) fn key(self, kind: BenchKey) -> Result<KeyPair, LibraryError> {
         KeyPair::generate(self.call, kind).ok_or_else(|| missing(kind))
     }
@@ -359,9 +350,6 @@ impl BlockDigest {
     }
 
     /// The hash of one block.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn hash(&mut self, block: &[u8], output: &mut Vec<u8>) -> Result<(), LibraryError> {
         let (call, context) = (self.call, self.context.object);
         let hashed = fill(output, MAX_HASH_LEN, |place, len| {
@@ -468,9 +456,6 @@ impl KeyPair {
     }
 
     /// Signs a message, as TLS does.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn sign(
         &mut self,
         message: &[u8],
@@ -498,9 +483,6 @@ impl KeyPair {
 
     /// The secret agreed on with the public half of `peer`. Finite-field secrets keep their leading zeros, as in
     /// TLS 1.3.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn derive(&self, peer: &Self, secret: &mut Vec<u8>) -> Result<(), LibraryError> {
         let (call, peer) = (self.call, peer.key.object);
         let padded = self.kind == BenchKey::Dh2048;
@@ -520,9 +502,6 @@ impl KeyPair {
     }
 
     /// A new secret and its capsule for this key.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn encapsulate(
         &self,
         capsule: &mut Vec<u8>,
@@ -550,9 +529,6 @@ impl KeyPair {
     }
 
     /// The secret in a capsule.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn decapsulate(
         &self,
         capsule: &[u8],
@@ -573,9 +549,6 @@ impl KeyPair {
     }
 
     /// The private key in PKCS#8, not encrypted.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn pkcs8(&self) -> Result<Zeroizing<Vec<u8>>, LibraryError> {
         let call = self.call;
         let mut der = Zeroizing::new(Vec::new());
@@ -598,9 +571,6 @@ impl KeyPair {
     }
 
     /// The public value as TLS sends it.
-    ///
-    /// # Errors
-    /// [`LibraryError::Failed`].
     pub(crate) fn public_value(&self) -> Result<Vec<u8>, LibraryError> {
         let (mut bytes, mut value) = (null_mut(), Vec::new());
         // SAFETY: a live key and a place for the address of the value.

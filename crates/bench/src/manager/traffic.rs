@@ -94,7 +94,9 @@ fn rows(
     sizes: &[usize],
     progress: &mut Progress,
 ) -> Result<Vec<Traffic>, BenchError> {
-    let (mut fences, mut tenants, mut rows) = (Vec::new(), 0, Vec::new());
+    let mut fences = Vec::new();
+    let mut tenants = 0;
+    let mut rows = Vec::new();
     for &nodes in sizes {
         progress.now(&format!("etcd traffic of {nodes} nodes"))?;
         for number in fences.len()..nodes {
@@ -110,7 +112,8 @@ fn rows(
         let mut latencies = Latencies::default();
         // The first heartbeats acknowledge new grants.
         beat(manager, &fences, &mut latencies, progress)?;
-        let (before, mut latencies) = (bytes(endpoint)?, Latencies::default());
+        let before = bytes(endpoint)?;
+        let mut latencies = Latencies::default();
         for _ in 0..ROUNDS {
             beat(manager, &fences, &mut latencies, progress)?;
         }

@@ -147,7 +147,8 @@ fn measure_first_case<T>(
     let mut progress = Progress::start(plan.workers.len() as u64 * plan.rounds * steps)?;
     let keys = Keys::generate(case.key)?;
     let requests = &Requests::new(case, &keys)?;
-    let (mut measured, mut goals) = (Vec::new(), Vec::new());
+    let mut measured = Vec::new();
+    let mut goals = Vec::new();
     for &workers in &plan.workers {
         progress.now("starting a node")?;
         let first = FirstCase { plan, case, requests, workers };
@@ -219,7 +220,8 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
             requests: &requests,
             remotes: remotes.collect::<Result<_, _>>()?,
         };
-        let (mut rounds, mut by_depth) = (Vec::new(), Vec::new());
+        let mut rounds = Vec::new();
+        let mut by_depth = Vec::new();
         for number in 0..plan.rounds {
             progress.now(&format!("{case}, round {}", number + 1))?;
             rounds.push(peers.round(number, &nodes)?);
@@ -263,7 +265,8 @@ impl Peers<'_> {
                 0 => self.library(&mut round)?,
                 1 => self.queue(&mut round)?,
                 turn => {
-                    let (remote, node) = (&self.remotes[turn - 2], &nodes[turn - 2]);
+                    let remote = &self.remotes[turn - 2];
+                    let node = &nodes[turn - 2];
                     round.nodes.push(self.through(remote, node)?);
                 }
             }
@@ -273,7 +276,8 @@ impl Peers<'_> {
     }
 
     fn library(&mut self, round: &mut PoolRound) -> Result<(), BenchError> {
-        let (plan, requests) = (self.plan, self.requests);
+        let plan = self.plan;
+        let requests = self.requests;
         if let Some(library) = &mut self.library {
             let rate = library.measure_on(plan.node_core, WARM_UP, requests, plan.duration)?;
             round.library_per_s = Some(rate.per_s);
@@ -285,7 +289,8 @@ impl Peers<'_> {
     }
 
     fn queue(&mut self, round: &mut PoolRound) -> Result<(), BenchError> {
-        let (plan, requests) = (self.plan, self.requests);
+        let plan = self.plan;
+        let requests = self.requests;
         let queue = &mut self.queue;
         let rate = queue.measure_on(plan.node_core, WARM_UP, requests, plan.duration)?;
         round.queue_per_s = rate.per_s;
@@ -310,7 +315,8 @@ impl Peers<'_> {
         if let (Some(before), Some(after)) = (completed, node.completed()?)
             && after - before != pipelined.jobs
         {
-            let (counted, jobs) = (after - before, pipelined.jobs);
+            let counted = after - before;
+            let jobs = pipelined.jobs;
             let message = format!("the node counts {counted} jobs, the client {jobs}");
             return Err(BenchError::Wrong(message));
         }

@@ -90,7 +90,8 @@ impl Sender {
         deadline: Instant,
         done: Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>,
     ) -> Result<(), ClientError> {
-        let (operation, input) = (self.parcel.operation.clone(), self.input(index).clone());
+        let operation = self.parcel.operation.clone();
+        let input = self.input(index).clone();
         let sent = self.pool.submit(self.key(index), operation, input, deadline, done);
         sent.map(drop)
     }
@@ -133,7 +134,8 @@ impl<'a> RemotePool<'a> {
         let mut index = 0;
         while start.elapsed() < duration {
             let Sender { pool, parcel, .. } = &self.sender;
-            let (key, input) = (self.sender.key(index), self.sender.input(index));
+            let key = self.sender.key(index);
+            let input = self.sender.input(index);
             let sent = Instant::now();
             let reply = pool.call(key, &parcel.operation, input, sent + DEADLINE);
             tally.take(index, sent.elapsed(), reply);

@@ -82,7 +82,8 @@ impl Victim {
         node: &NodeProcess,
         victim: &RemotePool<'_>,
     ) -> Result<Self, BenchError> {
-        let (start, cpu) = (Instant::now(), node.cpu_time());
+        let start = Instant::now();
+        let cpu = node.cpu_time();
         let round = victim.blocking(plan.duration, THINK_TIME)?;
         let cpu = node.cpu_time().saturating_sub(cpu);
         Ok(Self {

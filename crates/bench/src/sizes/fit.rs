@@ -25,11 +25,11 @@ impl Fit {
     /// count: otherwise the largest size decides alone. Nothing below three different sizes, or where
     /// larger is not slower.
     pub(crate) fn through(points: &[(f64, f64)]) -> Option<Self> {
-        const LEAST: usize = 3;
+        const MIN_SIZES: usize = 3;
         let mut sizes: Vec<f64> = points.iter().map(|(size, _)| *size).collect();
         sizes.sort_by(f64::total_cmp);
         sizes.dedup();
-        if sizes.len() < LEAST || points.iter().any(|(_, time)| *time <= 0.0) {
+        if sizes.len() < MIN_SIZES || points.iter().any(|(_, time)| *time <= 0.0) {
             return None;
         }
         let sum = |f: &dyn Fn(f64, f64) -> f64| {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The implementations that are compared, each behind the same few calls.
+//! The libraries and interfaces that are compared, each behind [`OpenLibrary`].
 //!
 //! Every operation is complete, as in an application: a packet is sealed under a new nonce, a signature is made over
 //! a message. Every result is checked: sealed packets and hashes against those of the other implementations, the
@@ -21,6 +21,7 @@ use clap::ValueEnum;
 use millrace_kernel_crypto::BulkInterface;
 
 use super::kernel;
+use super::repeat::{Function, Nonces, Prepared, RepeatedOperation, key};
 use super::rows::{SizeRequest, SizeRow};
 use crate::bench_key::BenchKey;
 use crate::error::LibraryError;
@@ -97,31 +98,14 @@ pub(super) struct OpenLibrary {
     keys: RefCell<HashMap<BenchKey, Rc<LibraryKey>>>,
 }
 
-/// One operation that can be repeated.
-pub(super) type RepeatedOperation = Box<dyn FnMut() -> Result<(), LibraryError>>;
-
-/// An operation made ready.
-pub(super) struct Prepared {
-    /// Does the operation once.
-    pub(super) run: RepeatedOperation,
-    /// Output of the first operation, if every implementation must give the same.
-    pub(super) output: Option<Vec<u8>>,
-}
-
 impl OpenLibrary {
     /// Opens a libcrypto, or AWS-LC.
-    ///
-    /// # Errors
-    /// Why it is not there.
     pub(super) fn open(library: Option<&Path>) -> Result<Self, LibraryError> {
         let libcrypto = library.map(Libcrypto::open).transpose()?;
         Ok(Self { libcrypto, kernel: None, keys: RefCell::default() })
     }
 
     /// The kernel, by this interface.
-    ///
-    /// # Errors
-    /// Why it has no ciphers there.
     pub(super) fn of_kernel(interface: BulkInterface) -> Result<Self, LibraryError> {
         drop(kernel::sealer(interface, "AES-128-CBC", 16)?);
         Ok(Self { libcrypto: None, kernel: Some(interface), keys: RefCell::default() })
@@ -137,34 +121,40 @@ impl OpenLibrary {
     }
 
     /// Makes a row's operation ready for packets or blocks of `size` bytes.
-    ///
-    /// # Errors
-    /// Why this library does not do it.
     pub(super) fn prepare(&self, row: &SizeRow, size: usize) -> Result<Prepared, LibraryError> {
         if let Some(interface) = self.kernel {
             return match row.request {
                 SizeRequest::Seal(name, len) => {
-                    repeated(|| kernel::sealer(interface, name, len), size)
+                    Prepared::of(|| kernel::sealer(interface, name, len), size)
                 }
-                SizeRequest::Hash(name) => repeated(|| kernel::hasher(interface, name), size),
-                _ => Err(missing(row.name)),
+                SizeRequest::Hash(name) => Prepared::of(|| kernel::hasher(interface, name), size),
+                SizeRequest::Sign(_)
+                | SizeRequest::Verify(_)
+                | SizeRequest::Derive(_)
+                | SizeRequest::Encapsulate(_)
+                | SizeRequest::Decapsulate(_) => Err(missing(row.name)),
             };
         }
         let plain = |run| Prepared { run, output: None };
         match (row.request, self.libcrypto) {
             (SizeRequest::Seal(name, len), Some(lib)) => {
-                repeated(|| libcrypto_sealer(lib, name, len), size)
+                Prepared::of(|| libcrypto_sealer(lib, name, len), size)
             }
-            (SizeRequest::Seal(name, len), None) => repeated(|| aws_lc_sealer(name, len), size),
-            (SizeRequest::Hash(name), Some(lib)) => repeated(|| libcrypto_hasher(lib, name), size),
-            (SizeRequest::Hash(name), None) => repeated(|| aws_lc_hasher(name), size),
+            (SizeRequest::Seal(name, len), None) => Prepared::of(|| aws_lc_sealer(name, len), size),
+            (SizeRequest::Hash(name), Some(lib)) => {
+                Prepared::of(|| libcrypto_hasher(lib, name), size)
+            }
+            (SizeRequest::Hash(name), None) => Prepared::of(|| aws_lc_hasher(name), size),
             (SizeRequest::Encapsulate(_), None) => aws_lc_encapsulation().map(plain),
             (SizeRequest::Decapsulate(_), None) => aws_lc_decapsulation().map(plain),
-            (SizeRequest::Encapsulate(kind) | SizeRequest::Decapsulate(kind), Some(lib)) => {
-                libcrypto_kem(lib.key(kind)?, row.request).map(plain)
+            (SizeRequest::Encapsulate(kind), Some(lib)) => {
+                libcrypto_encapsulation(lib.key(kind)?).map(plain)
             }
-            (SizeRequest::Sign(kind), _) => signature(self.key(kind)?, false).map(plain),
-            (SizeRequest::Verify(kind), _) => signature(self.key(kind)?, true).map(plain),
+            (SizeRequest::Decapsulate(kind), Some(lib)) => {
+                libcrypto_decapsulation(lib.key(kind)?).map(plain)
+            }
+            (SizeRequest::Sign(kind), _) => signing(self.key(kind)?).map(plain),
+            (SizeRequest::Verify(kind), _) => verification(self.key(kind)?).map(plain),
             (SizeRequest::Derive(kind), _) => {
                 agreement(self.key(kind)?, self.make(kind)?).map(plain)
             }
@@ -190,31 +180,6 @@ impl OpenLibrary {
     }
 }
 
-/// Computes from an input into a buffer.
-pub(super) type Function = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> Result<(), LibraryError>>;
-
-/// A function made ready for inputs of `size` bytes, with its first output, which all implementations
-/// share: a separate instance computes it, because nonces count up.
-fn repeated(
-    function: impl Fn() -> Result<Function, LibraryError>,
-    size: usize,
-) -> Result<Prepared, LibraryError> {
-    let (input, mut first, mut output) = (contents(size), Vec::new(), Vec::new());
-    function()?(&input, &mut first)?;
-    let mut function = function()?;
-    Ok(Prepared { run: Box::new(move || function(&input, &mut output)), output: Some(first) })
-}
-
-/// The contents of packets: no pattern that anything could be fast with.
-fn contents(size: usize) -> Vec<u8> {
-    (0..size).map(|offset| offset.wrapping_mul(167).to_le_bytes()[0]).collect()
-}
-
-/// A symmetric key with a length.
-pub(super) fn key(len: usize) -> Vec<u8> {
-    (0..len).map(|offset| offset.wrapping_mul(29).wrapping_add(7).to_le_bytes()[0]).collect()
-}
-
 fn failed(error: impl std::fmt::Display) -> LibraryError {
     LibraryError::Failed(error.to_string())
 }
@@ -233,20 +198,10 @@ fn verified(good: bool) -> Result<(), LibraryError> {
     good.then_some(()).ok_or(invalid)
 }
 
-/// Nonces that count up from one.
-#[derive(Default)]
-pub(super) struct Nonces(u128);
-
-impl Nonces {
-    pub(super) fn next(&mut self) -> [u8; 16] {
-        self.0 += 1;
-        self.0.to_be_bytes()
-    }
-}
-
 fn libcrypto_sealer(lib: Libcrypto, name: &str, len: usize) -> Result<Function, LibraryError> {
     let mut cipher = lib.cipher(name, &key(len))?;
-    let (mut nonces, unused) = (Nonces::default(), 16_usize.saturating_sub(cipher.iv_len()));
+    let mut nonces = Nonces::default();
+    let unused = 16_usize.saturating_sub(cipher.iv_len());
     Ok(Box::new(move |packet, output| cipher.seal(&nonces.next()[unused..], packet, output)))
 }
 
@@ -255,29 +210,46 @@ fn libcrypto_hasher(lib: Libcrypto, name: &str) -> Result<Function, LibraryError
     Ok(Box::new(move |block, output| digest.hash(block, output)))
 }
 
-fn libcrypto_kem(key: KeyPair, request: SizeRequest) -> Result<RepeatedOperation, LibraryError> {
-    let (mut output, mut expected, mut capsule) = (Vec::new(), Vec::new(), Vec::new());
-    key.encapsulate(&mut capsule, &mut expected)?;
-    key.decapsulate(&capsule, &mut output)?;
-    agreed(output == expected)?;
-    Ok(match request {
-        SizeRequest::Encapsulate(_) => Box::new(move || key.encapsulate(&mut capsule, &mut output)),
-        _ => Box::new(move || {
-            key.decapsulate(&capsule, &mut output)?;
-            agreed(output == expected)
-        }),
-    })
+fn libcrypto_encapsulation(key: KeyPair) -> Result<RepeatedOperation, LibraryError> {
+    let (mut capsule, mut secret) = agreed_capsule(&key)?;
+    Ok(Box::new(move || key.encapsulate(&mut capsule, &mut secret)))
 }
 
-fn signature(key: Rc<LibraryKey>, verify: bool) -> Result<RepeatedOperation, LibraryError> {
+fn libcrypto_decapsulation(key: KeyPair) -> Result<RepeatedOperation, LibraryError> {
+    let (capsule, secret) = agreed_capsule(&key)?;
+    let mut output = Vec::new();
+    Ok(Box::new(move || {
+        key.decapsulate(&capsule, &mut output)?;
+        agreed(output == secret)
+    }))
+}
+
+/// A capsule for this key and the secret on which both sides agree.
+fn agreed_capsule(key: &KeyPair) -> Result<(Vec<u8>, Vec<u8>), LibraryError> {
+    let mut capsule = Vec::new();
+    let mut secret = Vec::new();
+    let mut output = Vec::new();
+    key.encapsulate(&mut capsule, &mut secret)?;
+    key.decapsulate(&capsule, &mut output)?;
+    agreed(output == secret)?;
+    Ok((capsule, secret))
+}
+
+fn signing(key: Rc<LibraryKey>) -> Result<RepeatedOperation, LibraryError> {
+    let mut signature = verified_signature(&key)?;
+    Ok(Box::new(move || key.sign_message(&MESSAGE, &mut signature)))
+}
+
+fn verification(key: Rc<LibraryKey>) -> Result<RepeatedOperation, LibraryError> {
+    let signature = verified_signature(&key)?;
+    Ok(Box::new(move || verified(key.verify_message(&MESSAGE, &signature))))
+}
+
+fn verified_signature(key: &LibraryKey) -> Result<Vec<u8>, LibraryError> {
     let mut signature = Vec::new();
     key.sign_message(&MESSAGE, &mut signature)?;
     verified(key.verify_message(&MESSAGE, &signature))?;
-    Ok(if verify {
-        Box::new(move || verified(key.verify_message(&MESSAGE, &signature)))
-    } else {
-        Box::new(move || key.sign_message(&MESSAGE, &mut signature))
-    })
+    Ok(signature)
 }
 
 fn agreement(key: Rc<LibraryKey>, peer: LibraryKey) -> Result<RepeatedOperation, LibraryError> {

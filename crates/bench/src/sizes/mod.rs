@@ -12,19 +12,24 @@
 //! | file | what |
 //! |---|---|
 //! | `rows.rs` | the algorithms |
+//! | `repeat.rs` | one operation, made ready and repeated for a slice |
 //! | `implementation.rs` | the libraries, and one operation of each kind, checked |
-//! | `kernel.rs` | the kernel's ciphers, and the sizes from which they pay |
+//! | `kernel.rs` | the kernel's ciphers and hashes |
 //! | `worker.rs` | one library in a separate process |
+//! | `results.rs` | the measurements, as tables, CSV and plots |
 //! | `fit.rs` | the line through the points |
+//! | `crossovers.rs` | the sizes from which the kernel's ciphers pay |
 //! | `compare.rs` | two saved runs |
 //! | `reference.rs` | published figures, labelled |
 
 mod args;
 mod compare;
+mod crossovers;
 mod fit;
 mod implementation;
 mod kernel;
 mod reference;
+mod repeat;
 mod results;
 mod rows;
 mod worker;
@@ -48,15 +53,13 @@ use crate::report;
 use crate::stats::order;
 
 /// Runs `millrace bench sizes`: measures, compares two saved runs, or prints published figures.
-///
-/// # Errors
-/// Why there are no figures; a wrong output is one reason.
 pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
     if args.reference {
         return report::print(&reference::render(args.packet as f64));
     }
     if let [before, after] = args.compare.as_slice() {
-        let (before, after) = (SizesReport::load(before)?, SizesReport::load(after)?);
+        let before = SizesReport::load(before)?;
+        let after = SizesReport::load(after)?;
         let rows = compare::compare(&before, &after);
         if rows.is_empty() {
             return Err(BenchError::Usage("the two runs have nothing in common".into()));
@@ -82,9 +85,6 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
 }
 
 /// Runs the child of `millrace bench sizes`.
-///
-/// # Errors
-/// The conversation with the parent broke.
 pub fn run_sizes_worker(args: &SizesWorkerArgs) -> Result<(), BenchError> {
     worker::serve(args.library.as_deref(), args.kernel.as_deref())
 }
@@ -194,7 +194,8 @@ fn point(
     }
     if checks.len() > 1 {
         let names: Vec<&str> = checks.values().map(String::as_str).collect();
-        let (name, names) = (row.name, names.join(" and "));
+        let name = row.name;
+        let names = names.join(" and ");
         return Err(BenchError::Wrong(format!("{name} of {size} bytes differs: {names}")));
     }
     Ok(())

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::fit::Fit;
-use super::rows;
-use super::worker::TimeSlice;
+use super::repeat::TimeSlice;
+use super::rows::{ROWS, SizeRow};
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value};
 use crate::stats::Spread;
@@ -109,7 +109,8 @@ impl SizesReport {
     /// # Errors
     /// The file cannot be read, or is no saved run.
     pub(crate) fn load(path: &Path) -> Result<Self, BenchError> {
-        let (failed, name) = (BenchError::file("read", path), path.display());
+        let failed = BenchError::file("read", path);
+        let name = path.display();
         let mut text = Vec::new();
         let read = File::open(path).and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut text));
         read.map_err(failed)?;
@@ -127,7 +128,8 @@ impl SizesReport {
     /// Adds one slice.
     pub(super) fn record(&mut self, algorithm: &str, size: usize, with: &str, slice: &TimeSlice) {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / slice.operations as f64;
-        let (micros, cpu) = (each(slice.elapsed), each(slice.cpu));
+        let micros = each(slice.elapsed);
+        let cpu = each(slice.cpu);
         let known = self.measured.iter_mut().find(|measured| measured.is(algorithm, size, with));
         if let Some(known) = known {
             known.micros.push(micros);
@@ -158,18 +160,26 @@ impl SizesReport {
         Spread::of_ratios(peer.micros.iter().copied(), measured.micros.iter().copied())
     }
 
-    /// Algorithms in the order of the rows, those with a size or those without.
-    fn algorithms(&self, sized: bool) -> Vec<&'static str> {
-        let rows = rows::ROWS.iter().filter(|row| row.request.sized() == sized);
-        rows.map(|row| row.name)
+    /// Ciphers and hashes that were measured, in the order of the rows.
+    fn sized_algorithms(&self) -> Vec<&'static str> {
+        self.algorithms(|row| row.request.sized())
+    }
+
+    /// Public-key operations that were measured, in the order of the rows.
+    fn key_algorithms(&self) -> Vec<&'static str> {
+        self.algorithms(|row| !row.request.sized())
+    }
+
+    fn algorithms(&self, is_wanted: impl Fn(&SizeRow) -> bool) -> Vec<&'static str> {
+        let names = ROWS.iter().filter(|row| is_wanted(row)).map(|row| row.name);
+        names
             .filter(|name| self.measured.iter().any(|measured| measured.algorithm == *name))
             .collect()
     }
 
-    /// Each algorithm with a size, or without, with each implementation.
-    fn pairs(&self, sized: bool) -> impl Iterator<Item = (&'static str, &str)> {
-        let algorithms = self.algorithms(sized).into_iter();
-        algorithms.flat_map(|algorithm| {
+    /// Each cipher and hash with each implementation.
+    fn sized_pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.sized_algorithms().into_iter().flat_map(|algorithm| {
             self.implementations
                 .iter()
                 .map(move |implementation| (algorithm, &*implementation.name))
@@ -203,7 +213,7 @@ impl SizesReport {
             "\n{} interleaved rounds of {} ms on one core, median; every output checked",
             self.rounds, self.slice_ms
         );
-        if !self.algorithms(true).is_empty() {
+        if !self.sized_algorithms().is_empty() {
             let _ = write!(
                 text,
                 "\nMB/s (10^6 bytes) by bytes per packet or block\n{}\n\
@@ -213,7 +223,7 @@ impl SizesReport {
                 self.lines().render()
             );
         }
-        if !self.algorithms(false).is_empty() {
+        if !self.key_algorithms().is_empty() {
             let _ = write!(text, "\nOperations per second\n{}", self.keys().render());
         }
         if !self.absent.is_empty() {
@@ -236,15 +246,16 @@ impl SizesReport {
             ("with", &|(_, with)| (*with).to_owned()),
         ];
         let cell = |row: &_, size: &_| dash(speed(row, size));
-        table_by(self.pairs(true), &columns, &self.sizes(), usize::to_string, cell)
+        table_by(self.sized_pairs(), &columns, &self.sizes(), usize::to_string, cell)
     }
 
     fn lines(&self) -> ReportTable {
         let first = self.first();
-        let (gain, crossover) = (format!("x {first} (range)"), format!("faster than {first}"));
+        let gain = format!("x {first} (range)");
+        let crossover = format!("faster than {first}");
         let heads = ["algorithm", "with", "set-up µs", "MB/s", "off by", &gain, &crossover];
         let mut table = ReportTable::new(heads);
-        for (algorithm, with) in self.pairs(true) {
+        for (algorithm, with) in self.sized_pairs() {
             let Some(fit) = self.fit(algorithm, with) else {
                 continue;
             };
@@ -278,7 +289,7 @@ impl SizesReport {
             heads.extend((name != first).then(|| format!("x {first} (range)")));
         }
         let mut table = ReportTable::new(heads);
-        for algorithm in self.algorithms(false) {
+        for algorithm in self.key_algorithms() {
             let mut cells = vec![algorithm.to_owned()];
             for Described { name, .. } in &self.implementations {
                 let measured = self.find(algorithm, 0, name);
@@ -303,7 +314,8 @@ impl SizesReport {
             };
             let cpu = Spread::of(measured.cpu_micros.iter().copied()).map_or(0.0, |cpu| cpu.median);
             let Measured { algorithm, size, implementation, .. } = measured;
-            let (with, rate) = (csv_field(implementation), 1e6 / median);
+            let with = csv_field(implementation);
+            let rate = 1e6 / median;
             let bytes = rate * *size as f64;
             let _ = writeln!(
                 text,
@@ -319,7 +331,7 @@ impl SizesReport {
     /// [`BenchError::Setup`] if there is too much to draw.
     pub(crate) fn plots(&self) -> Result<Vec<(String, String)>, BenchError> {
         let mut plots = Vec::new();
-        for algorithm in self.algorithms(true) {
+        for algorithm in self.sized_algorithms() {
             let line = |implementation: &Described| PlotLine {
                 name: implementation.name.clone(),
                 points: self.points(algorithm, &implementation.name),
@@ -333,7 +345,7 @@ impl SizesReport {
             };
             plots.push((format!("{algorithm}.svg"), chart.render()?));
         }
-        let categories = self.algorithms(false);
+        let categories = self.key_algorithms();
         if !categories.is_empty() {
             let rate = |algorithm: &str, with: &str| {
                 let micros = self.find(algorithm, 0, with)?.spread()?;
@@ -356,7 +368,8 @@ impl SizesReport {
 
     fn points(&self, algorithm: &str, with: &str) -> Vec<(f64, Value)> {
         let speed = |size: usize| {
-            let (micros, bytes) = (self.find(algorithm, size, with)?.spread()?, size as f64);
+            let micros = self.find(algorithm, size, with)?.spread()?;
+            let bytes = size as f64;
             Some((bytes, Value::from(micros.map(|micros| bytes / micros))))
         };
         self.sizes().into_iter().filter_map(speed).collect()

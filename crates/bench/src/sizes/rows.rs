@@ -4,6 +4,8 @@
 //! The algorithms, one row each. Names are those of the command line, of the tables and of
 //! the files.
 
+use SizeRequest::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
+
 use crate::bench_key::BenchKey;
 
 /// One algorithm, as it is measured.
@@ -37,8 +39,6 @@ impl SizeRequest {
         matches!(self, Self::Seal(..) | Self::Hash(_))
     }
 }
-
-use SizeRequest::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
 
 const fn row(name: &'static str, request: SizeRequest) -> SizeRow {
     SizeRow { name, request }

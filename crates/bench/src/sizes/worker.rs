@@ -13,29 +13,23 @@ use std::collections::hash_map::Entry;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use aws_lc_rs::digest;
 use millrace_hostfs::child::OwnedChild;
 use millrace_kernel_crypto::BulkInterface;
 use serde::{Deserialize, Serialize};
 
-use super::implementation::{Implementation, OpenLibrary, Prepared};
+use super::implementation::{Implementation, OpenLibrary};
+use super::repeat::{Prepared, TimeSlice};
 use super::rows;
 use crate::cores;
 use crate::error::{BenchError, LibraryError};
 
-/// Bound on a packet or block, in bytes: the record of a jumbo frame and then some.
+/// Bound on a packet or block, in bytes: a request makes buffers of this length, and a jumbo frame has 9,000.
 pub(crate) const MAX_SIZE: usize = 1 << 20;
 
 /// Bound on one slice, as in the options of `bench sizes`.
 const MAX_SLICE: Duration = Duration::from_secs(10);
-
-/// Bytes of the hash that is compared.
-const CHECK_LEN: usize = 8;
-
-/// Between two looks at the clock, in operations, at most: a look costs 20 ns.
-const MAX_BURST: u64 = 1024;
 
 /// A request to a child: to repeat a row's operation on inputs of `size` bytes for `time`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,22 +51,9 @@ enum WorkerAnswer {
     Wrong(String),
 }
 
-/// The operations of one slice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct TimeSlice {
-    pub(super) operations: u64,
-    pub(super) elapsed: Duration,
-    pub(super) cpu: Duration,
-    /// The hash of the first output, where every implementation must give the same.
-    pub(super) check: Option<String>,
-}
-
 // ---- the child ------------------------------------------------------------------------------------
 
 /// Serves requests until standard input ends.
-///
-/// # Errors
-/// Standard input or output is broken.
 pub(super) fn serve(library: Option<&Path>, kernel: Option<&str>) -> Result<(), BenchError> {
     let interface = |name: &str| BulkInterface::ALL.into_iter().find(|known| known.name() == name);
     let opened = match kernel.map(interface) {
@@ -112,41 +93,10 @@ fn answer(opened: &OpenLibrary, cache: &mut Cache, line: &str) -> WorkerAnswer {
             Err(reason) => return WorkerAnswer::Absent(reason.to_string()),
         },
     };
-    match slice(prepared, time) {
+    match prepared.repeat_for(time) {
         Ok(slice) => WorkerAnswer::Measured(slice),
         Err(reason) => WorkerAnswer::Wrong(reason.to_string()),
     }
-}
-
-/// Repeats the operation for `length`.
-fn slice(prepared: &mut Prepared, length: Duration) -> Result<TimeSlice, LibraryError> {
-    let (start, cpu) = (Instant::now(), cores::thread_cpu_time());
-    let (mut operations, mut burst) = (0, 1);
-    loop {
-        for _ in 0..burst {
-            (prepared.run)()?;
-        }
-        operations += burst;
-        let elapsed = start.elapsed();
-        if elapsed >= length {
-            return Ok(TimeSlice {
-                operations,
-                elapsed,
-                cpu: cores::thread_cpu_time().saturating_sub(cpu),
-                check: prepared.output.as_deref().map(check),
-            });
-        }
-        // A burst takes at most a tenth of what is left, so that slices end when they should.
-        let left = (length - elapsed).as_nanos() / 10;
-        let each = (elapsed.as_nanos() / u128::from(operations)).max(1);
-        burst = u64::try_from(left / each).unwrap_or(1).clamp(1, MAX_BURST);
-    }
-}
-
-fn check(output: &[u8]) -> String {
-    let hash = digest::digest(&digest::SHA256, output);
-    let bytes = &hash.as_ref()[..CHECK_LEN];
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn say(answer: &WorkerAnswer) -> Result<(), BenchError> {
@@ -175,9 +125,6 @@ pub(super) struct WorkerProcess {
 
 impl WorkerProcess {
     /// Starts an implementation on a core; `Err` in the inner result is the reason why it is missing.
-    ///
-    /// # Errors
-    /// The child could not be started.
     pub(super) fn start(
         implementation: &Implementation,
         core: usize,

@@ -162,8 +162,7 @@ impl Gateway {
         self.process.cpu_time()
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }
@@ -200,8 +199,7 @@ impl Origin {
         Ok(Self { process, files, address })
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }

@@ -6,13 +6,14 @@
 //! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN. It then waits for the
 //! gateway's end, so that all its work is done when it counts. Its latency is the time from before `connect` until the
 //! client has finished the handshake. With a *request* it also asks for a small response, and the gateway ends the
-//! connection; the latency then lasts until that end. The load is closed (a new connection starts when one has ended,
-//! so throughput and offered load are the same) or paced (at a given rate, and the latency counts from the time at
-//! which a handshake was due).
+//! connection; the latency then lasts until that end.
 //!
-//! Every handshake is checked: the certificate is the expected one, byte for byte, its signature verifies, the version
-//! is the offered one, the key exchange group and, where the terms name it, the number of session tickets are as
-//! asked for, and it is no resumption. Any other handshake is a failure with a reason.
+//! The load is *closed* or *paced*. A closed load starts a connection when one has ended, so throughput and offered
+//! load are the same. A paced load has a given rate, and the latency counts from the time at which a handshake was due.
+//!
+//! Every handshake is checked. The certificate is the expected one, byte for byte, and its signature verifies. Version
+//! and key exchange group are as offered, and so is the number of session tickets where the terms name it. No
+//! handshake is a resumption. Any other handshake is a failure with a reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -49,7 +50,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(5);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// Interval of checks for connections without any event.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The request: the gateways answer `ok` and end the connection.
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -265,7 +266,7 @@ impl<'a> Generator<'a> {
             for event in &events {
                 self.advance(usize::try_from(event.data.u64()).unwrap_or(usize::MAX));
             }
-            if last_look.elapsed() > LOOK_INTERVAL {
+            if last_look.elapsed() > IDLE_CHECK_INTERVAL {
                 last_look = Instant::now();
                 self.end_idle();
             }

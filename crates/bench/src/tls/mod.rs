@@ -22,7 +22,7 @@
 //! | `load.rs`, `short.rs` | the loads: handshakes and requests; short connections |
 //! | `observer.rs` | the sampler |
 //! | `results.rs`, `tables.rs`, `plots.rs` | the figures, as tables and plots |
-//! | `summary.rs` | the last screen of the demonstration |
+//! | `summary.rs` | the gain in sentences, for the demonstration |
 //! | `reference.rs` | published figures, labelled |
 //! | `local/` | `--local`: servers that compute the ephemeral part of a handshake themselves, against the same without |
 

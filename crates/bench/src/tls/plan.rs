@@ -144,7 +144,7 @@ impl TlsPlan {
         cells
     }
 
-    /// Keys and versions of handshakes; none if no part needs them.
+    /// Keys and versions of handshakes, empty if no part needs them.
     pub(super) fn handshakes(&self) -> Vec<Handshake> {
         let needed = self.parts.iter().any(|part| *part != Part::Short);
         let keys = self.keys.iter().filter(|_| needed);
@@ -152,7 +152,7 @@ impl TlsPlan {
         keys.flat_map(with_versions).collect()
     }
 
-    /// Short connections; none if that part was not chosen.
+    /// Short connections, empty if that part was not chosen.
     pub(super) fn shorts(&self) -> Vec<Short> {
         let chosen = self.parts.contains(&Part::Short);
         let paths = Path::ALL.into_iter().filter(|_| chosen);
@@ -180,7 +180,8 @@ impl TlsPlan {
 
     /// Modes that the demonstration leaves out although they were not deselected.
     pub(super) fn left_out(&self) -> impl Iterator<Item = KeyPlace> + use<> {
-        let (all, measured) = (self.modes.clone(), self.modes());
+        let all = self.modes.clone();
+        let measured = self.modes();
         all.into_iter().filter(move |mode| !measured.contains(mode))
     }
 

@@ -23,16 +23,17 @@ use crate::stats::Spread;
 /// Version of the JSON report: raised when a field changes its meaning.
 pub(super) const SCHEMA: u32 = 2;
 
-/// Promised and aimed-at share of the offload ceiling that the pool saves.
+/// Promised and aimed-at share of the offload ceiling that the pool saves: the rest is the cost of asking the pool.
 const MUST_SAVE: f64 = 0.85;
 const AIM_TO_SAVE: f64 = 0.95;
 
 /// CPU time, in microseconds, that a pooled P-256 handshake may cost the gateway more than a local one: the
 /// signature itself takes 14 µs there, so nothing that leaves the process can save any.
-const MOST_ADDED_US: f64 = 40.0;
+const MAX_ADDED_US: f64 = 40.0;
 const AIM_ADDED_US: f64 = 10.0;
 
-/// Promised and aimed-at share of the requests that the ceiling allows a gateway's core.
+/// Promised and aimed-at share of the requests that the ceiling allows a gateway's core, where the gateway is the
+/// bottleneck: 51 to 79 % were measured on a test bed that cannot keep it busy.
 const MUST_REACH: f64 = 0.9;
 const AIM_TO_REACH: f64 = 0.95;
 
@@ -293,7 +294,7 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
             } else {
                 let what = format!("gateway CPU added, µs, {group}, {load}");
                 let added = saved.saved_us.map(|saved| -saved);
-                Goal::at_most(what, MOST_ADDED_US, AIM_ADDED_US, added)
+                Goal::at_most(what, MAX_ADDED_US, AIM_ADDED_US, added)
                     .map(|goal| goal.only_if("full load", is_full))
             });
         }
@@ -316,7 +317,8 @@ fn gains_by_waiting(plan: &TlsPlan, figures: &TlsFigures) -> Goals {
         let waits = (cell.server, cell.mode) == (TlsServer::Nginx, KeyPlace::PooledPreload);
         let pair = [cell, cell.with(KeyPlace::Pooled)];
         let gain = figures.cells.ratio(pair, Measurement::handshakes_per_s);
-        let (work, latency) = (cell.work, plan.latency.as_millis());
+        let work = cell.work;
+        let latency = plan.latency.as_millis();
         let what =
             format!("handshakes/s of nginx, {work}, {latency} ms per operation / without preload");
         let concurrency = plan.concurrency as f64;
@@ -344,7 +346,8 @@ impl Rounds<Handshake, Measurement> {
     }
 
     fn problem(&self) -> Option<String> {
-        let (cell, failed) = (self.cell, self.failed());
+        let cell = self.cell;
+        let failed = self.failed();
         if failed > 0 {
             let reasons: BTreeSet<_> = self.loads().flat_map(|load| load.failures.keys()).collect();
             return Some(format!("{cell}: {failed} handshakes failed {reasons:?}"));

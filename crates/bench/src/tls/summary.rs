@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The last screen of the demonstration: the gain in a few sentences, with its condition.
+//! The summary of the demonstration's handshakes: the gain in a few sentences, with its condition.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,8 @@ pub(super) fn render(report: &TlsReport, rates: &MeasuredRates) -> String {
 }
 
 fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
-    let (plan, figures) = (&report.plan, &report.figures);
+    let plan = &report.plan;
+    let figures = &report.figures;
     let mut text = "The gain here\n".to_owned();
     for &server in &plan.servers {
         let of = |key| {
@@ -32,7 +33,8 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
             })
         };
         if let Some((Saving { full, .. }, pooled)) = of(BenchKey::Rsa2048) {
-            let (local, saved) = (full.local_us.median, full.saved_us.median);
+            let local = full.local_us.median;
+            let saved = full.saved_us.median;
             let pair = [pooled, pooled.with(KeyPlace::Local)];
             let times = figures.cells.ratio(pair, Measurement::handshakes_per_s);
             let _ = writeln!(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use millrace_sampler::SymbolClass;
 
 use super::plan::{Cell, Handshake};
-use super::reference::{published, published_short};
+use super::reference::{PublishedRow, Signer, published, published_short};
 use super::results::{CellProfile, Rounds, Saved, Saving, TlsReport};
 use super::short::{Short, ShortLoad};
 use super::testbed::{LoadFigures, Measurement};
@@ -22,7 +22,8 @@ type Shorts = Rounds<Short, ShortLoad>;
 
 /// The tables, and their explanation.
 pub(super) fn render(report: &TlsReport, demo: bool, profile: bool) -> String {
-    let (plan, figures) = (&report.plan, &report.figures);
+    let plan = &report.plan;
+    let figures = &report.figures;
     let concurrency = plan.request_concurrency;
     let mut text = format!("{}\n\n{}\n", report.machine.describe(), setting(report));
     let has = |part| plan.parts.contains(&part);
@@ -62,7 +63,8 @@ pub(super) fn render(report: &TlsReport, demo: bool, profile: bool) -> String {
 
 fn setting(report: &TlsReport) -> String {
     let plan = &report.plan;
-    let (gateway, load) = (plan.gateway_core, plan.load_core);
+    let gateway = plan.gateway_core;
+    let load = plan.load_core;
     let cores = if gateway == load {
         format!("everything shares core {load}: figures are not comparable")
     } else {
@@ -87,32 +89,65 @@ fn ms(us: Option<Spread>, decimals: usize) -> String {
 
 #[rustfmt::skip]
 fn handshakes(report: &TlsReport, server: TlsServer) -> String {
-    let quantile = |measured: &Handshakes, fraction| {
-        let mut latencies = Latencies::default();
-        for load in measured.rounds.iter().filter_map(|round| round.closed.as_ref()) {
-            latencies.extend(&load.latencies);
-        }
-        format!("{:.2}", latencies.quantile_us(fraction) / 1e3)
-    };
-    let closed = |measured: &Handshakes, value: fn(&LoadFigures) -> f64| {
-        Spread::over(&measured.rounds, |round| round.closed.as_ref().map(value))
-    };
-    let share = |measured: &Handshakes| 100.0 * measured.served() as f64 / measured.completed().max(1) as f64;
     table(report.figures.cells.iter().filter(|measured| measured.cell.server == server), &[
         ("key", &|measured| measured.cell.work.key.to_string()),
         ("TLS", &|measured| measured.cell.work.tls.to_string()),
         ("mode", &|measured| measured.cell.mode.to_string()),
-        ("handshakes/s", &|measured| median(closed(measured, |load| load.handshakes_per_s), 0)),
-        ("p50 ms", &|measured| quantile(measured, 0.5)),
-        ("p99 ms", &|measured| quantile(measured, 0.99)),
-        ("gateway CPU ms", &|measured| ms(closed(measured, |load| load.gateway_cpu_us), 3)),
-        ("other core CPU ms", &|measured| ms(closed(measured, |load| load.node_cpu_us + load.generator_cpu_us), 3)),
+        ("handshakes/s", &|measured| median(measured.closed(|load| load.handshakes_per_s), 0)),
+        ("p50 ms", &|measured| measured.quantile_ms(0.5)),
+        ("p99 ms", &|measured| measured.quantile_ms(0.99)),
+        ("gateway CPU ms", &|measured| ms(measured.closed(|load| load.gateway_cpu_us), 3)),
+        ("other core CPU ms", &|measured| ms(measured.closed(|load| load.node_cpu_us + load.generator_cpu_us), 3)),
         ("handshakes", &|measured| measured.completed().to_string()),
         ("pool served", &|measured| measured.served().to_string()),
-        ("share", &|measured| format!("{:.0} %", share(measured))),
+        ("share", &|measured| format!("{:.0} %", measured.served_percent())),
         ("failed", &|measured| measured.failed().to_string()),
     ])
     .render()
+}
+
+impl Handshakes {
+    /// A figure of the closed load, over the rounds.
+    fn closed(&self, value: fn(&LoadFigures) -> f64) -> Option<Spread> {
+        Spread::over(&self.rounds, |round| round.closed.as_ref().map(value))
+    }
+
+    /// A figure of the load of requests, over the rounds.
+    fn requests(&self, value: fn(&LoadFigures) -> f64) -> Option<Spread> {
+        Spread::over(&self.rounds, |round| round.requests.as_ref().map(value))
+    }
+
+    /// A quantile of the latencies of all rounds of the closed load.
+    fn quantile_ms(&self, fraction: f64) -> String {
+        let mut latencies = Latencies::default();
+        for load in self.rounds.iter().filter_map(|round| round.closed.as_ref()) {
+            latencies.extend(&load.latencies);
+        }
+        format!("{:.2}", latencies.quantile_us(fraction) / 1e3)
+    }
+
+    /// Share of the handshakes that the pool served.
+    fn served_percent(&self) -> f64 {
+        100.0 * self.served() as f64 / self.completed().max(1) as f64
+    }
+
+    /// The published row beside this cell: with the card beside modes that are pooled and do not block.
+    fn quoted(&self, signer: Signer) -> Option<&'static PublishedRow> {
+        let Cell { server, work, mode } = self.cell;
+        let blocks = (server, mode) == (TlsServer::Nginx, KeyPlace::Pooled);
+        published(work, signer).filter(|_| !blocks)
+    }
+
+    fn quoted_beside(&self) -> Option<&'static PublishedRow> {
+        self.quoted(if self.cell.mode.is_pooled() { Signer::Card } else { Signer::Processor })
+    }
+
+    /// The published gain by the card.
+    fn quoted_ratio(&self) -> Option<String> {
+        let card = self.quoted(Signer::Card)?;
+        let processor = self.quoted(Signer::Processor)?;
+        self.cell.mode.is_pooled().then(|| format!("{:.2}", card.per_s / processor.per_s))
+    }
 }
 
 #[rustfmt::skip]
@@ -142,39 +177,26 @@ fn savings(report: &TlsReport) -> String {
 fn requests(report: &TlsReport) -> String {
     let cells = &report.figures.cells;
     let concurrency = report.plan.request_concurrency as f64;
-    let load = |round: &Measurement, value: fn(&LoadFigures) -> f64| round.requests.as_ref().map(value);
-    let of = |measured: &Handshakes, value: fn(&LoadFigures) -> f64| {
-        Spread::over(&measured.rounds, |round| load(round, value))
-    };
     let rate: fn(&LoadFigures) -> f64 = |load| load.handshakes_per_s;
     let ratio = |measured: &Handshakes| {
         let pair = [measured.cell, measured.cell.with(KeyPlace::Local)];
-        cells.ratio(pair, |round| load(round, rate)).filter(|_| measured.cell.mode.is_pooled())
-    };
-    // The card's rows are shown beside the modes that do not block.
-    let quoted = |measured: &Handshakes, with| {
-        let blocks = (measured.cell.server, measured.cell.mode) == (TlsServer::Nginx, KeyPlace::Pooled);
-        published(measured.cell.work, with).filter(|_| !blocks)
-    };
-    let shown = |measured: &Handshakes| quoted(measured, measured.cell.mode.is_pooled());
-    let quoted_ratio = |measured: &Handshakes| {
-        let (with, without) = (quoted(measured, true)?, quoted(measured, false)?);
-        measured.cell.mode.is_pooled().then(|| format!("{:.2}", with.per_s / without.per_s))
+        let ratio = cells.ratio(pair, |round| round.requests.as_ref().map(rate));
+        ratio.filter(|_| measured.cell.mode.is_pooled())
     };
     table(cells.iter(), &[
         ("server", &|measured| measured.cell.server.to_string()),
         ("key", &|measured| measured.cell.work.key.to_string()),
         ("TLS", &|measured| measured.cell.work.tls.to_string()),
         ("mode", &|measured| measured.cell.mode.to_string()),
-        ("requests/s", &|measured| median(of(measured, rate), 0)),
-        ("ms per request", &|measured| median(of(measured, rate).map(|rates| rates.map(|rate| 1e3 * concurrency / rate)), 2)),
-        ("p99 ms", &|measured| ms(of(measured, |load| load.p99_us), 2)),
-        ("gateway CPU ms", &|measured| ms(of(measured, |load| load.gateway_cpu_us), 3)),
+        ("requests/s", &|measured| median(measured.requests(rate), 0)),
+        ("ms per request", &|measured| median(measured.requests(rate).map(|rates| rates.map(|rate| 1e3 * concurrency / rate)), 2)),
+        ("p99 ms", &|measured| ms(measured.requests(|load| load.p99_us), 2)),
+        ("gateway CPU ms", &|measured| ms(measured.requests(|load| load.gateway_cpu_us), 3)),
         ("pooled / local", &|measured| range(ratio(measured), 2)),
         ("failed", &|measured| measured.failed().to_string()),
-        ("quoted /s", &|measured| dash(shown(measured).map(|row| format!("{:.1}", row.per_s)))),
-        ("quoted ms", &|measured| dash(shown(measured).map(|row| format!("{:.1}", row.ms)))),
-        ("quoted with / without", &|measured| dash(quoted_ratio(measured))),
+        ("quoted /s", &|measured| dash(measured.quoted_beside().map(|row| format!("{:.1}", row.per_s)))),
+        ("quoted ms", &|measured| dash(measured.quoted_beside().map(|row| format!("{:.1}", row.ms)))),
+        ("quoted with / without", &|measured| dash(measured.quoted_ratio())),
     ])
     .render()
 }
@@ -261,7 +283,7 @@ mod tests {
             key: crate::bench_key::BenchKey::P256,
             tls: super::super::TlsVersion::Tls12,
         };
-        let odd = published(odd, false);
+        let odd = published(odd, Signer::Processor);
         let odd = odd.expect("a row");
         assert!((odd.per_s * odd.ms / 1e3 - 130.0).abs() < 0.1);
     }

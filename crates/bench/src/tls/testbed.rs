@@ -121,7 +121,9 @@ impl Testbed {
         let mut gateways = BTreeMap::new();
         for &server in &plan.servers {
             for mode in plan.modes() {
-                let (edge, origin, core) = (edge.as_ref(), origin.as_ref(), plan.gateway_core);
+                let edge = edge.as_ref();
+                let origin = origin.as_ref();
+                let core = plan.gateway_core;
                 let started = Gateway::start((server, mode), edge, &identities, origin, core, dir)?;
                 gateways.insert((server, mode), started);
             }
@@ -282,8 +284,7 @@ impl Testbed {
         self.gateways.get(&(server, mode)).ok_or_else(missing)
     }
 
-    /// # Errors
-    /// If anything has ended that should not have.
+    /// Fails if anything has ended that should not have.
     fn check(&mut self) -> Result<(), BenchError> {
         self.node.iter_mut().try_for_each(NodeProcess::check)?;
         self.origin.iter_mut().try_for_each(Origin::check)?;
@@ -354,8 +355,12 @@ fn start_pool(
     let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
     let mut stubs = BTreeMap::new();
     for Identity { kind, key_file, .. } in identities {
-        let premaster = *kind == BenchKey::Rsa2048 && plan.parts.contains(&Part::Short);
-        let stub = node.import_key(&kind.to_string(), key_file, premaster)?;
+        let name = kind.to_string();
+        let stub = if *kind == BenchKey::Rsa2048 && plan.parts.contains(&Part::Short) {
+            node.import_premaster_key(&name, key_file)?
+        } else {
+            node.import_key(&name, key_file)?
+        };
         stubs.insert(*kind, stub);
     }
     let far = dir.join("far.sock");

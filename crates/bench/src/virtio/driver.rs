@@ -71,8 +71,7 @@ impl Machine {
         Ok(Self { process, socket, _folder: folder })
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }
@@ -170,7 +169,8 @@ impl Driver {
         check: impl Fn(&Response) -> Result<(), BenchError>,
     ) -> Result<f64, BenchError> {
         let mut under_way: VecDeque<Ticket> = VecDeque::new();
-        let (start, mut answered) = (Instant::now(), 0_u64);
+        let start = Instant::now();
+        let mut answered = 0_u64;
         let mut ending = false;
         loop {
             ending = ending || stop();
@@ -195,7 +195,8 @@ impl Driver {
     }
 
     fn rsa_until(&mut self, window: usize, stop: impl FnMut() -> bool) -> Result<f64, BenchError> {
-        let (request, block) = (akcipher_request(DECRYPT, self.rsa, 256, 256), RsaKey::block());
+        let request = akcipher_request(DECRYPT, self.rsa, 256, 256);
+        let block = RsaKey::block();
         let key = &self.key;
         let check = |answer: &Response| key.check(answer.result());
         Self::pipelined(&mut self.guest, window, &[&request, &block], 257, stop, check)
@@ -218,7 +219,8 @@ impl Driver {
         time: Duration,
         pause: Duration,
     ) -> Result<Latencies, BenchError> {
-        let (request, block) = (akcipher_request(DECRYPT, self.rsa, 256, 256), RsaKey::block());
+        let request = akcipher_request(DECRYPT, self.rsa, 256, 256);
+        let block = RsaKey::block();
         let mut latencies = Latencies::default();
         let start = Instant::now();
         while start.elapsed() < time {
@@ -236,7 +238,8 @@ impl Driver {
     /// Pages of AES-256-CBC per second.
     pub(super) fn aes(&mut self, window: usize, time: Duration) -> Result<f64, BenchError> {
         let request = cipher_request(0, self.aes, AES_IV.len(), PAGE, PAGE);
-        let (page, sealed) = ([7; PAGE], sealed_page()?);
+        let page = [7; PAGE];
+        let sealed = sealed_page()?;
         let check = |answer: &Response| {
             if answer.result() == sealed {
                 return Ok(());
@@ -254,7 +257,9 @@ impl Driver {
     pub(super) fn sessions(&mut self, time: Duration) -> Result<f64, BenchError> {
         let create = rsa_session(true, self.key.private.len(), 0, 0);
         let queue = self.guest.control_queue();
-        let (start, mut busy, mut pairs) = (Instant::now(), Duration::ZERO, 0_u32);
+        let start = Instant::now();
+        let mut busy = Duration::ZERO;
+        let mut pairs = 0_u32;
         while start.elapsed() < time {
             let mut tickets = Vec::new();
             for _ in 0..SESSIONS {
@@ -297,7 +302,8 @@ impl Driver {
     pub(super) fn sessions_alone(&mut self, time: Duration) -> Result<f64, BenchError> {
         let create = rsa_session(true, self.key.private.len(), 0, 0);
         let refused = |status| BenchError::Wrong(format!("a session was refused: {status}"));
-        let (start, mut pairs) = (Instant::now(), 0_u32);
+        let start = Instant::now();
+        let mut pairs = 0_u32;
         while start.elapsed() < time {
             let created = self.guest.create(&[&create, &self.key.private]);
             let session = created.map_err(failed)?.map_err(refused)?;

@@ -53,9 +53,6 @@ const FLOOD: usize = 512;
 const THINK_TIME: Duration = Duration::from_millis(2);
 
 /// Runs `millrace bench virtio`.
-///
-/// # Errors
-/// Why there are no figures; a wrong output is one reason.
 pub fn run_virtio(args: &VirtioArgs) -> Result<(), BenchError> {
     check_seconds(args.seconds, &MEASUREMENT)?;
     let (device_core, load_core) = cores::two(args.device_core, args.load_core)?;
@@ -159,7 +156,8 @@ impl Peers<'_> {
         for turn in order(7, number) {
             match turn {
                 0 => {
-                    let (backend, requests) = (&mut self.backend, self.requests);
+                    let backend = &mut self.backend;
+                    let requests = self.requests;
                     let rate = backend.measure_on(device_core, WARM_UP, requests, duration)?;
                     round.backend_per_s = rate.per_s;
                 }
@@ -228,7 +226,8 @@ fn library_aes(time: Duration) -> Result<f64, BenchError> {
     let failed = |_| BenchError::Setup("AWS-LC refuses AES-256-CBC".to_owned());
     let key = UnboundCipherKey::new(&AES_256, &AES_KEY).map_err(failed)?;
     let key = PaddedBlockEncryptingKey::cbc_pkcs7(key).map_err(failed)?;
-    let (start, mut pages) = (Instant::now(), 0_u64);
+    let start = Instant::now();
+    let mut pages = 0_u64;
     let mut page = Vec::with_capacity(PAGE + 16);
     while start.elapsed() < time {
         for _ in 0..16 {

@@ -12,6 +12,11 @@ pub(crate) const MAX_FLOWS: u64 = 128;
 const ETHERNET: u16 = 1500;
 const JUMBO: u16 = 9000;
 
+const AES256: &str = "AES-256-GCM";
+
+/// Buffers of the tuned cases: the queue of 1000 packets of a device at MTU 1500 fits.
+const BUFFERS: u32 = 1 << 20;
+
 /// VPN implementation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseEngine {
@@ -63,10 +68,10 @@ pub(crate) struct LinkCase {
     pub(crate) name: &'static str,
     /// Name in tables and plots.
     pub(crate) title: &'static str,
-    /// Members of the link; none: the cable itself.
+    /// Members of the link; 0 for the cable itself.
     pub(crate) members: u16,
     pub(crate) engine: CaseEngine,
-    /// OpenVPN's name of the cipher, or the ESP proposal of IPsec; empty: link.toml has no such line.
+    /// OpenVPN's name of the cipher, or the ESP proposal of IPsec; empty where link.toml has no such line.
     pub(crate) cipher: &'static str,
     /// Largest outer packet of the tunnels, in bytes.
     pub(crate) path_mtu: u16,
@@ -74,9 +79,9 @@ pub(crate) struct LinkCase {
     pub(crate) cable_mtu: u16,
     /// Whether each process stays on its core; otherwise it may run on any.
     pub(crate) pinned: bool,
-    /// Bytes of the sockets' buffers; none: the system's.
+    /// Bytes of the sockets' buffers. `None` for those of the system.
     pub(crate) buffers: Option<u32>,
-    /// Packets that a tunnel's device queues; none: the default of link.toml.
+    /// Packets that a tunnel's device queues. `None` for the default of link.toml.
     pub(crate) queue: Option<u32>,
     /// Whether the kernel spreads received packets over all cores (RPS), on the cable and the tunnels' devices.
     pub(crate) rps: bool,
@@ -91,32 +96,21 @@ pub(crate) struct LinkCase {
     pub(crate) crossed: bool,
 }
 
-const AES256: &str = "AES-256-GCM";
-
-#[rustfmt::skip]
-const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase {
-    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, cable_mtu: ETHERNET, pinned: false, buffers: None, queue: None, rps: false, mask: None, pooled: false, bridged: false, crossed: false }
-}
-
-/// An IPsec link whose daemon encrypts, or the kernel.
-const fn ipsec(name: &'static str, title: &'static str, cipher: &'static str) -> LinkCase {
-    LinkCase { engine: CaseEngine::UserIpsec, cipher, ..case(name, title, 1) }
-}
-
 /// One process as `millrace vpn up` starts it, and moved off its core: the scheduler may give the two ends different
 /// cores, which is the fairer peer on a machine that holds both.
 pub(super) const BASE: &LinkCase = &case("one", "1 process", 1);
+
+/// The case of the goals for two processes.
 pub(super) const TWO_PINNED: &LinkCase =
     &LinkCase { pinned: true, ..case("two-pinned", "2 processes, pinned", 2) };
+
+/// The case of the goal for a large MTU and buffers.
 pub(super) const ONE_TUNED: &LinkCase = &LinkCase {
     path_mtu: JUMBO,
     cable_mtu: JUMBO,
     buffers: Some(BUFFERS),
     ..case("one-tuned", "1 process, MTU 9000, buffers", 1)
 };
-
-/// Buffers of the tuned cases: the queue of 1000 packets of a device at MTU 1500 fits.
-const BUFFERS: u32 = 1 << 20;
 
 /// The link of which a member is killed.
 pub(super) const LOSS: &LinkCase =
@@ -163,6 +157,17 @@ pub(crate) const CASES: [&LinkCase; 37] = [
     &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-cbc", "IPsec by the kernel, AES-256-CBC, SHA-256", "aes256-sha256-ecp256") },
     &LinkCase { engine: CaseEngine::PerCpuSas, ..ipsec("esp-per-cpu", "IPsec by the kernel, AES-256-GCM, an SA per processor", "aes256gcm16-ecp256") },
 ];
+
+/// A link of OpenVPN processes with the defaults of link.toml.
+#[rustfmt::skip]
+const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase {
+    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, cable_mtu: ETHERNET, pinned: false, buffers: None, queue: None, rps: false, mask: None, pooled: false, bridged: false, crossed: false }
+}
+
+/// An IPsec link whose daemon encrypts, or the kernel.
+const fn ipsec(name: &'static str, title: &'static str, cipher: &'static str) -> LinkCase {
+    LinkCase { engine: CaseEngine::UserIpsec, cipher, ..case(name, title, 1) }
+}
 
 /// The cases of a run for which none were named: those that every host with OpenVPN runs, and with strongSwan those
 /// that it encrypts itself. What needs a kernel's modules or our provider, and what was tried and did not pay, is

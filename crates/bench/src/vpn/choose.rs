@@ -6,7 +6,7 @@
 
 use super::VpnArgs;
 use super::cases::{BASE, CaseEngine, LinkCase};
-use super::testbed::Testbed;
+use super::testbed::{Testbed, TunnelSampling};
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::order;
@@ -24,7 +24,7 @@ pub struct LinkToMeasure {
     pub cipher: &'static str,
     /// Largest packet of the path, in bytes.
     pub path_mtu: u16,
-    /// Bytes of the sockets' buffers; `None`: the system's.
+    /// Bytes of the sockets' buffers; `None` for those of the system.
     pub buffers: Option<u32>,
     /// Lines of `[ipsec]` with proposals.
     pub proposals: String,
@@ -46,12 +46,12 @@ pub struct LinkRound {
 pub fn measure_links(
     args: &VpnArgs,
     links: &[LinkToMeasure],
-) -> Result<Vec<Result<Vec<LinkRound>, String>>, BenchError> {
+) -> Result<Vec<Result<Vec<LinkRound>, BenchError>>, BenchError> {
     let cases: Vec<LinkCase> = links.iter().map(case).collect();
     let mut progress = Progress::start(args.rounds * cases.len() as u64)?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new(&cases, false, &args.openssl)?;
-    let mut measured = vec![Ok(Vec::new()); links.len()];
+    let testbed = Testbed::new(&cases, TunnelSampling::Off, &args.openssl)?;
+    let mut measured: Vec<_> = links.iter().map(|_| Ok(Vec::new())).collect();
     for round in 0..args.rounds {
         for index in order(links.len(), round) {
             progress.now(links[index].name)?;
@@ -67,7 +67,7 @@ pub fn measure_links(
                     }
                     // The kernel or a program lacks a function, which no earlier check could find out.
                     Err(error @ (BenchError::Setup(_) | BenchError::Child { .. })) => {
-                        measured[index] = Err(error.to_string());
+                        measured[index] = Err(error);
                     }
                     Err(error) => return Err(error),
                 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -29,20 +29,26 @@ use crate::tls::observer::Seen;
 const COMPARED: usize = 1 << 20;
 
 /// Sockets of the probes: their ports differ, so that the members share them.
-const PROBES: usize = 4;
+const PROBE_SOCKETS: usize = 4;
 
-/// Time between two probes, and time after which a probe counts as lost.
-const PROBE_EVERY: Duration = Duration::from_millis(2);
-const PROBE_LOST: Duration = Duration::from_secs(1);
+/// Time between two probes: 500 packets per second at most, nothing beside the load.
+const PROBE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Length of a probe datagram, bytes.
+/// Time after which a probe counts as lost: a hundred times the latency of a full queue.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Length of a probe datagram, bytes: that of a small packet, whose cost is that of the packet and not of its bytes.
 const PROBE_BYTES: usize = 64;
 
-/// Time in which iperf3 listens, and in which a transfer that is compared makes progress.
+/// Time in which iperf3 listens, and in which a transfer that is compared makes progress: both take milliseconds, and
+/// a busy machine takes longer.
 const READY: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(20);
 
-/// Seconds of the load during which a member is killed, and the time of its death.
+/// Interval of checks whether iperf3 listens, or whether the probes have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Seconds of the load during which a member is killed, and the time of its death: long enough for a usual rate before
+/// it, and for a recovery after it within the goal's two seconds.
 const LOSS_SECONDS: u64 = 8;
 const KILLED_AT: f64 = 3.0;
 
@@ -74,7 +80,7 @@ pub(super) struct Measured {
     /// Bytes that iperf3's server received.
     pub(super) bytes: u64,
     pub(super) retransmits: u64,
-    /// Share of the tunnel processes' CPU time in ciphers and hashes; none where it cannot be sampled.
+    /// Share of the tunnel processes' CPU time in ciphers and hashes. `None` where it cannot be sampled.
     pub(super) crypto_share: Option<f64>,
     /// Where the work was done; the caller adds it, since a link signs before its load.
     pub(super) proof: LinkProof,
@@ -152,7 +158,8 @@ impl Link<'_> {
         let latencies = prober.stop()?;
         drop(server);
         progress.check()?;
-        let (load, after) = (finished(load?)?, after?);
+        let load = finished(load?)?;
+        let after = after?;
         let bytes = load.sum_received.bytes;
         let carried = after.carried.saturating_sub(before.carried);
         if carried < bytes {
@@ -230,7 +237,7 @@ impl Link<'_> {
         let folder = crate::process::temporary_folder()?;
         let log = folder.path().join("iperf3.log");
         let output = File::create(&log).map_err(BenchError::file("create", &log))?;
-        let mut command = self.testbed.ends[0].command(&self.testbed.iperf3, true);
+        let mut command = self.testbed.ends[0].tied_command(&self.testbed.iperf3);
         command
             .args(["--server", "--one-off", "--forceflush", "--bind"])
             .arg(self.address())
@@ -243,13 +250,13 @@ impl Link<'_> {
             if Instant::now() > until {
                 return Err(BenchError::Setup("iperf3 does not listen".to_owned()));
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }
 
     fn load(&self, seconds: u64, flows: usize, interval: f64) -> Result<Iperf, BenchError> {
-        let mut command: Command = self.testbed.ends[1].command(&self.testbed.iperf3, true);
+        let mut command = self.testbed.ends[1].tied_command(&self.testbed.iperf3);
         command.args(["--json", "--client", self.address(), "--parallel"]).args([
             &flows.to_string(),
             "--time",
@@ -370,14 +377,17 @@ impl Prober {
             let open = |_| {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
                 socket.connect(to)?;
-                socket.set_read_timeout(Some(PROBE_LOST))?;
+                socket.set_read_timeout(Some(PROBE_TIMEOUT))?;
                 Ok(socket)
             };
-            (0..PROBES).map(open).collect::<io::Result<Vec<UdpSocket>>>()
+            (0..PROBE_SOCKETS).map(open).collect::<io::Result<Vec<UdpSocket>>>()
         })?;
-        server.set_read_timeout(Some(POLL)).map_err(BenchError::system("set a time limit"))?;
+        server
+            .set_read_timeout(Some(POLL_INTERVAL))
+            .map_err(BenchError::system("set a time limit"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (ends, asks) = (Arc::clone(&stop), Arc::clone(&stop));
+        let ends = Arc::clone(&stop);
+        let asks = Arc::clone(&stop);
         Ok(Self {
             stop,
             echo: thread::spawn(move || echo_probes(&server, &ends)),
@@ -421,7 +431,7 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
             && loop {
                 match socket.recv(&mut back) {
                     // The answer to an earlier probe came late.
-                    Ok(_) if back != packet && start.elapsed() < PROBE_LOST => {}
+                    Ok(_) if back != packet && start.elapsed() < PROBE_TIMEOUT => {}
                     Ok(_) => break back == packet,
                     Err(_) => break false,
                 }
@@ -431,7 +441,7 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
         } else {
             probed.lost += 1;
         }
-        thread::sleep(PROBE_EVERY);
+        thread::sleep(PROBE_INTERVAL);
     }
     Ok(probed)
 }

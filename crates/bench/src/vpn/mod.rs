@@ -40,7 +40,7 @@ pub use self::args::VpnArgs;
 use self::load::{Loss, Measured};
 use self::proof::CountersBefore;
 use self::results::{Figures, VpnPlan};
-use self::testbed::Testbed;
+use self::testbed::{Testbed, TunnelSampling};
 use crate::cores;
 use crate::error::BenchError;
 use crate::plot;
@@ -68,7 +68,7 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
     let losses = u64::from(!args.no_loss);
     let mut progress = Progress::start(args.rounds * (cases.len() as u64 + losses))?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new(cases.iter().copied(), true, &args.openssl)?;
+    let testbed = Testbed::new(cases.iter().copied(), TunnelSampling::Ceiling, &args.openssl)?;
     let mut measured: Vec<(&'static LinkCase, Vec<Measured>)> =
         cases.iter().map(|case| (*case, Vec::new())).collect();
     let mut lost: Vec<Loss> = Vec::new();

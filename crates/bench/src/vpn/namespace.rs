@@ -16,9 +16,18 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::error::BenchError;
 use crate::process::{command, need, output_of};
 
-/// Time in which `unshare` makes a namespace, and the interval of looks at it.
-const MADE: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(5);
+/// Name of the link, whose devices are numbered from it.
+pub(super) const LINK: &str = "bench";
+
+/// Addresses of the cable's ends (RFC 2544, for benchmarks), and of the ends in the link.
+pub(super) const CABLE: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
+pub(super) const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+
+/// Time limit for `unshare` to make a namespace, which takes some milliseconds; the rest is for a busy machine.
+const UNSHARE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Interval of checks whether the namespace is made: a run makes two.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A network namespace.
 #[derive(Debug)]
@@ -28,7 +37,7 @@ pub(super) struct Namespace {
     ip: PathBuf,
 }
 
-/// Bytes and busy time of a namespace or of the machine, by name.
+/// Bytes that each device of a namespace has received and sent, by name.
 pub(super) type DeviceBytes = Vec<(String, u64)>;
 
 impl Namespace {
@@ -45,14 +54,14 @@ impl Namespace {
         let mut namespace =
             Self { holder, nsenter: need("nsenter", "util-linux")?, ip: need("ip", "iproute2")? };
         let own = fs::read_link("/proc/self/ns/net").ok();
-        let until = Instant::now() + MADE;
+        let until = Instant::now() + UNSHARE_TIMEOUT;
         while fs::read_link(namespace.path()).ok().is_none_or(|other| Some(other) == own) {
             if Instant::now() > until || !matches!(namespace.holder.try_wait(), Ok(None)) {
                 return Err(BenchError::Setup(
                     "network namespaces cannot be made here: they need root".to_owned(),
                 ));
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         namespace.ip("link set lo up")?;
         Ok(namespace)
@@ -62,17 +71,24 @@ impl Namespace {
         PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
     }
 
-    /// A program in this namespace, which ends with this process where `lives_with_us` holds.
-    pub(super) fn command(&self, program: &Path, lives_with_us: bool) -> Command {
-        let mut enter =
-            if lives_with_us { command(&self.nsenter) } else { Command::new(&self.nsenter) };
+    /// A program in this namespace, which outlives this process.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        self.entered(Command::new(&self.nsenter), program)
+    }
+
+    /// A program in this namespace, which ends with this process.
+    pub(super) fn tied_command(&self, program: &Path) -> Command {
+        self.entered(command(&self.nsenter), program)
+    }
+
+    fn entered(&self, mut enter: Command, program: &Path) -> Command {
         enter.arg(format!("--net={}", self.path().display())).arg(program).stdin(Stdio::null());
         enter
     }
 
     /// Runs `ip` in this namespace.
     pub(super) fn ip(&self, words: &str) -> Result<(), BenchError> {
-        let mut command = self.command(&self.ip, true);
+        let mut command = self.tied_command(&self.ip);
         output_of("ip", command.args(words.split(' '))).map(drop)
     }
 
@@ -83,7 +99,7 @@ impl Namespace {
         let script = format!(
             "mount -t sysfs sysfs /sys; for f in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {cores:x} >$f; done"
         );
-        let mut command = self.command(&need("unshare", "util-linux")?, true);
+        let mut command = self.tied_command(&need("unshare", "util-linux")?);
         output_of("RPS", command.args(["--mount", "sh", "-ec", &script])).map(drop)
     }
 

@@ -24,7 +24,7 @@ pub(super) struct CountersBefore {
 /// Where the work of one link was done, once it has carried its load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct LinkProof {
-    /// Signatures that the node counted for the keys of the tunnels; none where the keys are files.
+    /// Signatures that the node counted for the keys of the tunnels. `None` where the keys are files.
     pub(super) pool_signatures: Option<u64>,
     /// The kernel's implementation of the cipher of the packets, where the kernel encrypts them.
     pub(super) driver: Option<CipherDriver>,
@@ -37,7 +37,7 @@ pub(super) struct LinkProof {
 pub(super) struct CipherDriver {
     /// The kernel's name of the algorithm.
     pub(super) algorithm: String,
-    /// The implementation that the kernel prefers; none if the list has none that passed its test.
+    /// The implementation that the kernel prefers. `None` if no entry of the list passed its test.
     pub(super) driver: Option<String>,
     /// Where that computes.
     pub(super) site: Option<ComputeSite>,
@@ -88,7 +88,7 @@ fn signatures(node: Option<&NodeProcess>) -> Result<Option<u64>, BenchError> {
     node.map(|node| Ok(node.completed()?.values().sum())).transpose()
 }
 
-/// The kernel's name of the cipher of a case; none where a process encrypts, and for WireGuard, which calls the
+/// The kernel's name of the cipher of a case. `None` where a process encrypts, and for WireGuard, which calls the
 /// kernel's library past the list of algorithms.
 fn kernel_algorithm(case: &LinkCase) -> Option<&'static str> {
     match case.engine {

@@ -19,8 +19,8 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::args::TunnelOpenSsl;
-use super::cases::{CaseEngine, LinkCase};
-use super::namespace::Namespace;
+use super::cases::{BASE, CaseEngine, LinkCase};
+use super::namespace::{CABLE, INNER, LINK, Namespace};
 use super::wireguard;
 use crate::cores;
 use crate::error::BenchError;
@@ -29,19 +29,21 @@ use crate::process::{need, output_of, temporary_folder};
 use crate::progress::Progress;
 use crate::tls::observer::LoadObserver;
 
-/// The name of the link.
-pub(super) const LINK: &str = "bench";
-
-/// Addresses of the cable's ends (RFC 2544, for benchmarks), and of the ends in the link.
-pub(super) const CABLE: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
-pub(super) const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
-
 /// The folder of keys whose private parts are stubs.
 const STUBS: &str = "stubs";
 
 /// Time in which all members carry traffic: TLS handshakes of four on busy cores took 6 s.
-const COMES_UP: Duration = Duration::from_secs(40);
-const POLL: Duration = Duration::from_millis(50);
+const UP_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Interval of checks whether a link is up, each of which starts a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Whether the CPU time of tunnels is sampled for the offload ceiling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TunnelSampling {
+    Ceiling,
+    Off,
+}
 
 /// Set-up that all cases share.
 pub(super) struct Testbed {
@@ -52,8 +54,7 @@ pub(super) struct Testbed {
     pub(super) iperf3: PathBuf,
     pub(super) ends: [Namespace; 2],
     pub(super) openssl: TunnelOpenSsl,
-    /// Whether the ceiling is measured, too.
-    samples: bool,
+    sampling: TunnelSampling,
     /// Made when the first tunnel runs: it calibrates the libcrypto of that process.
     pub(super) observer: RefCell<Option<LoadObserver>>,
 }
@@ -83,7 +84,7 @@ impl Testbed {
     /// Two namespaces, and keys for a link between them. `cases` decide which programs are needed.
     pub(super) fn new<'a>(
         cases: impl IntoIterator<Item = &'a LinkCase>,
-        samples: bool,
+        sampling: TunnelSampling,
         openssl: &TunnelOpenSsl,
     ) -> Result<Self, BenchError> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
@@ -110,12 +111,12 @@ impl Testbed {
             iperf3: need("iperf3", "iperf3")?,
             ends: [Namespace::new()?, Namespace::new()?],
             openssl,
-            samples,
+            sampling,
             observer: RefCell::new(None),
         };
         let [a, b] = &testbed.ends;
         a.join(b, CABLE)?;
-        testbed.declare(super::cases::BASE, "")?;
+        testbed.declare(BASE, "")?;
         let keys = testbed.dir.path().join("keys");
         let mut command = Command::new(&testbed.millrace);
         command.args(["vpn", "keys"]).arg(testbed.file()).arg("-o");
@@ -135,12 +136,13 @@ impl Testbed {
             fs::copy(from, to).map(drop).map_err(BenchError::file("copy", from))
         };
         for end in ["a", "b"] {
-            let (from, to) = (keys.join(end), stubs.join(end));
+            let from = keys.join(end);
+            let to = stubs.join(end);
             fs::create_dir_all(&to).map_err(BenchError::file("create", &to))?;
             for name in ["ca.pem", "cert.pem"] {
                 copy(&from.join(name), &to.join(name))?;
             }
-            let stub = node.import_key(&format!("tunnel-{end}"), &from.join("key.pem"), false)?;
+            let stub = node.import_key(&format!("tunnel-{end}"), &from.join("key.pem"))?;
             copy(&stub, &to.join("key.pem"))?;
         }
         copy(&config, &stubs.join("openssl.cnf"))?;
@@ -204,7 +206,7 @@ impl Testbed {
 
     /// `millrace vpn` at an end.
     fn vpn(&self, end: usize, words: &[&str]) -> Command {
-        let mut command = self.ends[end].command(&self.millrace, false);
+        let mut command = self.ends[end].command(&self.millrace);
         command.arg("vpn").args(words);
         for folder in ["run", "state"] {
             let path = self.dir.path().join(format!("{folder}-{end}"));
@@ -239,12 +241,11 @@ impl Testbed {
             return Ok(link);
         }
         if case.engine == CaseEngine::WireGuard {
-            wireguard::up(self, case)?;
+            wireguard::up(&self.ends, self.dir.path(), case)?;
             return Ok(link);
         }
         self.declare(case, proposals)?;
-        let file = self.file();
-        let file = file.to_string_lossy();
+        let file = self.file().display().to_string();
         for end in [0, 1] {
             let mut command = self.vpn(end, &["up", &file, "--no-wait"]);
             if let Some(mask) = case.mask {
@@ -273,7 +274,7 @@ impl Testbed {
         }
         let mut observer = self.observer.borrow_mut();
         let has_time = !case.engine.encrypts_in_kernel();
-        if observer.is_none() && self.samples && has_time {
+        if observer.is_none() && self.sampling == TunnelSampling::Ceiling && has_time {
             *observer = Some(LoadObserver::new(&link.pids[0][..1], progress));
         }
         Ok(link)
@@ -286,7 +287,7 @@ impl Testbed {
         case: &LinkCase,
         progress: &Progress,
     ) -> Result<Vec<u32>, BenchError> {
-        let until = Instant::now() + COMES_UP;
+        let until = Instant::now() + UP_TIMEOUT;
         while Instant::now() < until {
             progress.check()?;
             if let Some(status) = self.status(end).filter(|status| status.state == "up") {
@@ -296,10 +297,10 @@ impl Testbed {
                     return Ok(pids);
                 }
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         Err(BenchError::Setup(format!(
-            "the link of case {} does not come up within {COMES_UP:?}; its logs:\n{}",
+            "the link of case {} does not come up within {UP_TIMEOUT:?}; its logs:\n{}",
             case.name,
             self.logs(end)
         )))
@@ -321,8 +322,10 @@ impl Testbed {
     /// The first line of `openvpn --version`, which exits with 1.
     pub(super) fn openvpn(&self) -> String {
         let output = Command::new("openvpn").arg("--version").output();
-        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        let text = text.unwrap_or_default();
+        let text = output.map_or_else(
+            |_| String::new(),
+            |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+        );
         let mut words = text.split_whitespace();
         format!(
             "{} {}",
@@ -369,7 +372,8 @@ impl Link<'_> {
     fn check_openssl(&self) -> Result<(), BenchError> {
         let TunnelOpenSsl { config, libcrypto } = &self.testbed.openssl;
         let wrong = |pid: u32, path: &Path| {
-            let (case, path) = (self.case.name, path.display());
+            let case = self.case.name;
+            let path = path.display();
             Err(BenchError::Wrong(format!("case {case}: process {pid} does not use {path}")))
         };
         let proc =
@@ -436,7 +440,7 @@ impl Link<'_> {
             self.receive_on(0)?;
         }
         if self.case.engine == CaseEngine::WireGuard {
-            return wireguard::down(self.testbed);
+            return wireguard::down(&self.testbed.ends);
         }
         let down = |end| {
             let mut command = self.testbed.vpn(end, &["down", LINK]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use millrace_hostfs::child::{self, ChildLimits};
 
 use super::cases::LinkCase;
-use super::testbed::{CABLE, INNER, LINK, Testbed};
+use super::namespace::{CABLE, INNER, LINK, Namespace};
 use crate::error::BenchError;
 use crate::process::{need, output_of};
 
@@ -29,23 +29,32 @@ fn device() -> String {
     format!("{LINK}-0")
 }
 
-fn key_file(testbed: &Testbed, end: usize) -> PathBuf {
-    testbed.dir.path().join(format!("wireguard-{end}.key"))
+fn key_file(folder: &Path, end: usize) -> PathBuf {
+    folder.join(format!("wireguard-{end}.key"))
 }
 
-/// Brings both ends up.
-pub(super) fn up(testbed: &Testbed, case: &LinkCase) -> Result<(), BenchError> {
+/// Brings both ends up, with their keys in `folder`, which only this user may read.
+pub(super) fn up(ends: &[Namespace; 2], folder: &Path, case: &LinkCase) -> Result<(), BenchError> {
     let wg = need("wg", "wireguard-tools")?;
     let mut public = Vec::new();
     for end in [0, 1] {
-        let file = key_file(testbed, end);
-        // The folder of the run is this user's alone.
+        let file = key_file(folder, end);
         let key = output_of("wg genkey", Command::new(&wg).arg("genkey"))?;
         fs::write(&file, &key).map_err(BenchError::file("write", &file))?;
         public.push(public_key(&wg, &key)?);
     }
-    for (end, peer) in [(0, 1), (1, 0)] {
-        raise(testbed, case, &wg, end, &public[peer])?;
+    let device = device();
+    for (end, namespace) in ends.iter().enumerate() {
+        let peer = 1 - end;
+        namespace.ip(&format!("link add dev {device} type wireguard"))?;
+        let mut set = namespace.tied_command(&wg);
+        set.args(["set", &device, "listen-port", &PORT.to_string(), "private-key"])
+            .arg(key_file(folder, end))
+            .args(["peer", &public[peer], "allowed-ips", "0.0.0.0/0", "endpoint"])
+            .arg(format!("{}:{PORT}", CABLE[peer]));
+        output_of("wg set", &mut set)?;
+        namespace.ip(&format!("address add {}/24 dev {device}", INNER[end]))?;
+        namespace.ip(&format!("link set dev {device} mtu {} up", case.path_mtu - OVERHEAD))?;
     }
     Ok(())
 }
@@ -61,29 +70,10 @@ fn public_key(wg: &Path, key: &str) -> Result<String, BenchError> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn raise(
-    testbed: &Testbed,
-    case: &LinkCase,
-    wg: &Path,
-    end: usize,
-    peer: &str,
-) -> Result<(), BenchError> {
-    let (namespace, device) = (&testbed.ends[end], device());
-    namespace.ip(&format!("link add dev {device} type wireguard"))?;
-    let mut set = namespace.command(wg, true);
-    set.args(["set", &device, "listen-port", &PORT.to_string(), "private-key"])
-        .arg(key_file(testbed, end))
-        .args(["peer", peer, "allowed-ips", "0.0.0.0/0", "endpoint"])
-        .arg(format!("{}:{PORT}", CABLE[1 - end]));
-    output_of("wg set", &mut set)?;
-    namespace.ip(&format!("address add {}/24 dev {device}", INNER[end]))?;
-    namespace.ip(&format!("link set dev {device} mtu {} up", case.path_mtu - OVERHEAD))
-}
-
 /// Takes both ends down.
-pub(super) fn down(testbed: &Testbed) -> Result<(), BenchError> {
-    let remove = |end: usize| testbed.ends[end].ip(&format!("link delete dev {}", device()));
+pub(super) fn down([a, b]: &[Namespace; 2]) -> Result<(), BenchError> {
+    let remove = format!("link delete dev {}", device());
     // The second end goes down, too, when the first cannot.
-    let first = remove(0);
-    remove(1).and(first)
+    let first = a.ip(&remove);
+    b.ip(&remove).and(first)
 }

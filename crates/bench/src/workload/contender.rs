@@ -142,7 +142,8 @@ pub(crate) struct MeasuredRate {
 
 impl Contender {
     pub(crate) fn library() -> Self {
-        let (subject, handed) = (None, None);
+        let subject = None;
+        let handed = None;
         Self { subject, at_once: 1, handed }
     }
 
@@ -193,7 +194,8 @@ impl Contender {
         let mut checks = Checks::default();
         let mut latencies = Latencies::default();
         let on_cpu = self.handed.as_ref().is_none_or(|handed| handed.on_cpu);
-        let (start, busy) = (Instant::now(), cores::thread_cpu_time());
+        let start = Instant::now();
+        let busy = cores::thread_cpu_time();
         let mut last = start;
         let mut index = 0;
         while index == 0 || last.duration_since(start) < time {

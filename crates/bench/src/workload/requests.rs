@@ -147,7 +147,22 @@ impl<'a> Requests<'a> {
                 let (_, peer) = LibraryKey::generate(self.keys.key)?;
                 known(peer.public_value()?, peer.agree_with(own)?)
             }
-            _ => signed(secret),
+            (
+                OperationKind::RsaPkcs1Sign
+                | OperationKind::RsaPssSign
+                | OperationKind::EcdsaSign
+                | OperationKind::Ed25519Sign
+                | OperationKind::DsaSign
+                | OperationKind::MlDsaSign,
+                _,
+            ) => signed(secret),
+            (
+                OperationKind::RsaOaepDecrypt
+                | OperationKind::RsaPkcs1Decrypt
+                | OperationKind::RsaTlsPremaster
+                | OperationKind::RsaRaw,
+                _,
+            ) => return Err(LibraryError::Missing(self.case.to_string())),
         })
     }
 }

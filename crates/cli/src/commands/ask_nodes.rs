@@ -17,13 +17,14 @@ use millrace_client::{
     EdgeCounter, EdgeReport, Endpoint, KeyRefusal, KeySelector, ProbeError, ProbeRequest, Probed,
     TlsConfig, TlsFault, probe,
 };
-use millrace_gateway::check::User;
 use millrace_gateway::check::pool::{
-    CertificateFacts, ConfiguredPool, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer,
-    NodeFault, NodeReport, PoolNode, PoolStatus, ProcessContext, Question,
+    CertificateFacts, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer, NodeFault,
+    NodeReport, PoolNode, PoolStatus, ProcessContext, Question,
 };
+use millrace_gateway::check::{ConfiguredPool, user_named};
 use millrace_hostfs::Root;
 use millrace_hostfs::child::{self, ChildLimits};
+use millrace_hostfs::process::User;
 use rustix::fs::{Gid, Uid};
 use rustix::process::geteuid;
 use rustix::thread::{
@@ -92,7 +93,7 @@ pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> 
         groups: Vec::new(),
     };
     let user = match user {
-        Some(name) => millrace_gateway::check::user_named(&root, name)
+        Some(name) => user_named(&root, name)
             .ok_or_else(|| fail(Failure::Usage, format!("there is no user {name}")))?,
         None if geteuid().is_root() => pool.user.unwrap_or(own),
         None => own,

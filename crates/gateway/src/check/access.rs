@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::User;
+use millrace_hostfs::process::User;
 
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
@@ -63,9 +63,6 @@ pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obs
 }
 
 /// Checks every component of `file` below `root`, for reading.
-///
-/// # Errors
-/// As [`connect`].
 pub(super) fn read(user: &User, root: &Path, file: &Path) -> Result<(), Obstacle> {
     reach(user, root, file, READ, |kind| kind.is_file())
 }

@@ -9,13 +9,15 @@ use millrace_edge::compression::{
 use millrace_hostfs::process::Proc;
 
 use super::evidence::Evidence;
-use super::{CheckOptions, CheckOutcome, CheckReport, Server};
+use super::{CheckFinding, CheckOptions, CheckOutcome, CheckReport, Server};
+
+/// Identifier of the finding.
+const CHECK: &str = "compression";
 
 /// Adds a finding if the compression library is loaded; without it there is nothing to check.
 pub(super) fn judge(options: &CheckOptions, report: &mut CheckReport) {
     if let Some(found) = counted(options, report) {
-        let (outcome, seen, remedy) = finding(&found);
-        report.add("compression", outcome, seen, remedy);
+        report.findings.push(finding(&found));
     }
 }
 
@@ -27,7 +29,8 @@ pub(super) fn require(
 ) {
     let found = counted(options, report);
     if let Some(running) = evidence.and_then(|evidence| evidence.running.as_ref()) {
-        let (master, workers) = (running.master.pid, running.workers.len());
+        let master = running.master.pid;
+        let workers = running.workers.len();
         report.add(
             "process",
             CheckOutcome::Good,
@@ -35,20 +38,20 @@ pub(super) fn require(
             None,
         );
     }
-    let (outcome, seen, remedy) = match found {
+    report.findings.push(match found {
         Some(found) => finding(&found),
         None if report.pid.is_none() => {
+            let seen = format!("no {} is running here", options.server);
             let remedy = format!("start {}", options.server);
-            (CheckOutcome::Failure, format!("no {} is running here", options.server), Some(remedy))
+            CheckFinding::new(CHECK, CheckOutcome::Failure, seen, remedy)
         }
         None => {
             let remedy = "LD_PRELOAD names it: `millrace gateway nginx --compression=only --write` prints how; then \
                           restart nginx, since a reload is not enough; as root, since others cannot see it";
             let seen = "the compression library is not loaded, or not visible to this user";
-            (CheckOutcome::Failure, seen.to_owned(), Some(remedy.to_owned()))
+            CheckFinding::new(CHECK, CheckOutcome::Failure, seen, remedy)
         }
-    };
-    report.add("compression", outcome, seen, remedy);
+    });
 }
 
 /// The counters of the library, if it is loaded into an nginx.
@@ -58,7 +61,7 @@ fn counted(options: &CheckOptions, report: &CheckReport) -> Option<CounterSnapsh
     CounterSnapshot::parse(&memory.bytes)
 }
 
-fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
+fn finding(found: &CounterSnapshot) -> CheckFinding {
     let wrong = [Counter::WrongIsal, Counter::WrongLibdeflate, Counter::WrongQat];
     let wrong: u64 = wrong.into_iter().map(|counter| found.get(counter)).sum();
     if wrong + found.get(Counter::Panics) > 0 {
@@ -66,13 +69,13 @@ fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
             format!("{wrong} wrong outputs were found and replaced; their engine is in quarantine");
         let remedy =
             "run `millrace compression --json`, suspect the memory of this machine, and report it";
-        return (CheckOutcome::Failure, seen, Some(remedy.to_owned()));
+        return CheckFinding::new(CHECK, CheckOutcome::Failure, seen, remedy);
     }
     let streams = found.get(Counter::Streams);
     if streams == 0 {
         let remedy = "ask for a page with `curl --compressed`; is there `gzip on` for its type?";
         let seen = "the library is loaded, and no response was compressed yet";
-        return (CheckOutcome::Warning, seen.to_owned(), Some(remedy.to_owned()));
+        return CheckFinding::new(CHECK, CheckOutcome::Warning, seen, remedy);
     }
     let (input, output) = found.bytes();
     let of = |engine| found.get(EngineCounters::of(engine).input);
@@ -92,7 +95,7 @@ fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
     if found.get(Counter::MoreMemory) > 0 {
         let remedy =
             "this zlib needs more memory than nginx sets aside: look for alerts in the error log";
-        return (CheckOutcome::Warning, seen, Some(remedy.to_owned()));
+        return CheckFinding::new(CHECK, CheckOutcome::Warning, seen, remedy);
     }
     let missed = [Counter::QatAway, Counter::QatLate, Counter::FailedQat];
     let missed: u64 = missed.into_iter().map(|counter| found.get(counter)).sum();
@@ -100,9 +103,9 @@ fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
         let seen = format!("{seen}; the QAT card missed {missed} chunks");
         let remedy =
             "`millrace compression` says why; the error log has the reason from the card's library";
-        return (CheckOutcome::Warning, seen, Some(remedy.to_owned()));
+        return CheckFinding::new(CHECK, CheckOutcome::Warning, seen, remedy);
     }
-    (CheckOutcome::Good, seen, None)
+    CheckFinding::new(CHECK, CheckOutcome::Good, seen, None)
 }
 
 #[cfg(test)]
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn compression_is_judged_by_what_was_counted() {
-        let outcome = |values: &[(Counter, u64)]| finding(&snapshot(values)).0;
+        let outcome = |values: &[(Counter, u64)]| finding(&snapshot(values)).outcome;
         assert_eq!(outcome(&[]), CheckOutcome::Warning);
         assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]), CheckOutcome::Good);
         assert_eq!(

@@ -12,13 +12,13 @@ use millrace_hostfs::accounts::{self, UserAccount};
 use millrace_hostfs::generated::below;
 use millrace_hostfs::maps::MappedFile;
 use millrace_hostfs::openssl_cnf::Cnf;
-use millrace_hostfs::process::{Proc, Process};
+use millrace_hostfs::process::{Proc, Process, User};
 use millrace_hostfs::systemd::{self, ServiceEnvironment, ServiceVariable};
 use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
-use super::{CheckOptions, CheckOutcome, CheckRemedy, CheckReport, Server, User, utf8};
+use super::{CheckOptions, CheckOutcome, CheckRemedy, CheckReport, Server, utf8};
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 const MAX_CONFIG: usize = 1 << 20;
@@ -242,7 +242,8 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
         Some(Err(_)) | None => ServiceEnvironment::of(&root, unit),
     };
     let variable = |name| Variable::of(&proc, pid, unit, &service, name);
-    let (mut openssl_conf, preload) = (variable("OPENSSL_CONF"), variable("LD_PRELOAD"));
+    let mut openssl_conf = variable("OPENSSL_CONF");
+    let preload = variable("LD_PRELOAD");
     if let Some(named) = &options.openssl_conf {
         let value = Some(named.display().to_string());
         openssl_conf = Variable::new(value, "the command line".to_owned(), true);
@@ -301,7 +302,7 @@ fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>
     }
 }
 
-/// The processes of the server; none if it does not run.
+/// The processes of the server. `None` if it does not run.
 fn find(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFound> {
     let server = options.server;
     let no_proc = |error: &dyn std::fmt::Display| NotFound {

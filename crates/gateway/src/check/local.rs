@@ -9,8 +9,12 @@ use millrace_edge::local_counts::LocalCounts;
 use millrace_hostfs::process::Proc;
 
 use super::judge::Provider;
-use super::proof::TlsTarget;
-use super::{CheckOptions, CheckOutcome, CheckReport, tls};
+use super::tls::{self, TlsTarget};
+use super::{CheckFinding, CheckOptions, CheckOutcome, CheckReport};
+
+/// Identifiers of findings.
+const LOCAL: &str = "local";
+const GROUPS: &str = "groups";
 
 /// The counters of the server that is checked.
 pub(super) fn counts(options: &CheckOptions, report: &CheckReport) -> Option<LocalCounts> {
@@ -27,7 +31,6 @@ pub(super) fn judge(
     provider: &Provider,
     report: &mut CheckReport,
 ) {
-    const CHECK: &str = "local";
     if !provider.local || report.pid.is_none() {
         return;
     }
@@ -36,20 +39,19 @@ pub(super) fn judge(
         let remedy =
             "restart the server, and run this as root: a server takes openssl.cnf at its start";
         let seen = "the server shows no counters of what it computes itself";
-        return report.add(CHECK, CheckOutcome::Unseen, seen, remedy);
+        return report.add(LOCAL, CheckOutcome::Unseen, seen, remedy);
     };
-    let (outcome, seen, remedy) = finding(&now.since(before));
-    report.add(CHECK, outcome, seen, remedy.map(str::to_owned));
+    report.findings.push(finding(&now.since(before)));
 }
 
-fn finding(counted: &LocalCounts) -> (CheckOutcome, String, Option<&'static str>) {
+fn finding(counted: &LocalCounts) -> CheckFinding {
     let served: Vec<String> =
         counted.operations().map(|(name, count)| format!("{name} {count}")).collect();
     if served.is_empty() {
-        let seen = "OpenSSL's default provider computed every handshake of this check".to_owned();
+        let seen = "OpenSSL's default provider computed every handshake of this check";
         let remedy = "is `default_properties = ?millrace.local=yes` in the alg_section of openssl.cnf, and does \
                       the server offer TLS 1.3?";
-        return (CheckOutcome::Failure, seen, Some(remedy));
+        return CheckFinding::new(LOCAL, CheckOutcome::Failure, seen, remedy);
     }
     let cache = match counted.fetches() {
         (_, 0) => "no fetch was answered from the cache".to_owned(),
@@ -71,13 +73,13 @@ fn finding(counted: &LocalCounts) -> (CheckOutcome, String, Option<&'static str>
     if !costs.is_empty() {
         seen.push_str(&format!("; measured at the start: {}", costs.join(", ")));
     }
-    (CheckOutcome::Good, seen, None)
+    CheckFinding::new(LOCAL, CheckOutcome::Good, seen, None)
 }
 
 /// Adds the finding about the group that the server chooses for a client that prefers the post-quantum hybrid.
 pub(super) fn group(target: &TlsTarget, report: &mut CheckReport) {
     const CHECK: &str = "group";
-    match tls::post_quantum_group(&target.address, &target.server_name) {
+    match target.post_quantum_group() {
         Ok(group) if group.contains("MLKEM") => {
             let seen = format!("{group} with a client that offers it");
             report.add(CHECK, CheckOutcome::Good, seen, None);
@@ -113,22 +115,21 @@ enum GroupState {
 /// Adds the finding about each group that the provider computes, offered alone: refused, agreed, and by whom computed.
 /// `named` has the groups of the server's configuration.
 pub(super) fn groups(
-    TlsTarget { address, server_name }: &TlsTarget,
+    target: &TlsTarget,
     options: &CheckOptions,
     provider: &Provider,
     named: &[String],
     report: &mut CheckReport,
 ) {
-    const CHECK: &str = "groups";
     let mut states = Vec::new();
     for (group, exchange) in tls::local_groups() {
         if !provider.computes(group) {
             continue;
         }
         let before = counts(options, report);
-        let agreed = match tls::agrees(address, server_name, exchange) {
+        let agreed = match target.agrees(exchange) {
             Ok(agreed) => agreed,
-            Err(error) => return report.add(CHECK, CheckOutcome::Unseen, error.to_string(), None),
+            Err(error) => return report.add(GROUPS, CheckOutcome::Unseen, error.to_string(), None),
         };
         let counted = before.zip(counts(options, report));
         states.push((
@@ -145,8 +146,7 @@ pub(super) fn groups(
     if states.is_empty() {
         return;
     }
-    let (outcome, seen, remedy) = groups_finding(&states, named);
-    report.add(CHECK, outcome, seen, remedy);
+    report.findings.push(groups_finding(&states, named));
 }
 
 /// Whether a primitive was measured to be slower than OpenSSL's own.
@@ -155,10 +155,7 @@ fn is_left(counted: &LocalCounts, primitive: &str) -> bool {
     costs.any(|(name, here, there)| name == primitive && here >= there)
 }
 
-fn groups_finding(
-    states: &[(GroupName, GroupState)],
-    named: &[String],
-) -> (CheckOutcome, String, Option<String>) {
+fn groups_finding(states: &[(GroupName, GroupState)], named: &[String]) -> CheckFinding {
     let described = states.iter().map(|(group, state)| match state {
         GroupState::Here => format!("{group} computed in the server"),
         GroupState::Left => format!("{group} by OpenSSL, which is faster here"),
@@ -188,9 +185,9 @@ fn groups_finding(
             exported.join(", ")
         )
     } else {
-        return (CheckOutcome::Good, seen, None);
+        return CheckFinding::new(GROUPS, CheckOutcome::Good, seen, None);
     };
-    (CheckOutcome::Warning, seen, Some(remedy))
+    CheckFinding::new(GROUPS, CheckOutcome::Warning, seen, remedy)
 }
 
 #[cfg(test)]
@@ -203,15 +200,15 @@ mod tests {
 
     #[test]
     fn server_that_computes_nothing_itself_is_a_failure() {
-        let (outcome, seen, remedy) = finding(&counts([("X25519", 0), ("fetch-hits", 90)]));
-        assert_eq!(outcome, CheckOutcome::Failure);
-        assert!(seen.contains("default provider") && remedy.is_some());
+        let none = finding(&counts([("X25519", 0), ("fetch-hits", 90)]));
+        assert_eq!(none.outcome, CheckOutcome::Failure);
+        assert!(none.seen.contains("default provider") && none.remedy.is_some());
         let cells = [("X25519", 32), ("fetch-hits", 30), ("fetch-misses", 10)];
-        let (outcome, seen, _) = finding(&counts(cells));
+        let CheckFinding { outcome, seen, .. } = finding(&counts(cells));
         assert_eq!(outcome, CheckOutcome::Good);
         assert!(seen.contains("X25519 32; 30 of 40"), "{seen}");
         let cells = [("X25519", 7), ("pairs-ahead", 7), ("ns X25519", 30), ("stock X25519", 80)];
-        let (_, seen, _) = finding(&counts(cells));
+        let seen = finding(&counts(cells)).seen;
         assert!(seen.contains("X25519 7") && seen.contains("7 key pairs"), "{seen}");
         assert!(seen.contains("X25519 30 ns, OpenSSL's own 80"), "{seen}");
     }
@@ -224,20 +221,24 @@ mod tests {
             let states = [("X25519MLKEM768", states[0]), ("X25519", states[1])];
             groups_finding(&states, &named)
         };
-        let (outcome, seen, _) = judged([Here, Here]);
+        let CheckFinding { outcome, seen, .. } = judged([Here, Here]);
         assert_eq!((outcome, seen.matches("in the server").count()), (CheckOutcome::Good, 2));
-        assert_eq!(judged([Agreed, Agreed]).0, CheckOutcome::Good);
-        assert_eq!(judged([Left, Here]).0, CheckOutcome::Good);
+        assert_eq!(judged([Agreed, Agreed]).outcome, CheckOutcome::Good);
+        assert_eq!(judged([Left, Here]).outcome, CheckOutcome::Good);
         let measured = counts([("ns X25519", 80), ("stock X25519", 30)]);
         assert!(is_left(&measured, "X25519") && !is_left(&measured, "X25519MLKEM768"));
-        let (outcome, seen, remedy) = judged([Exported, Here]);
+        let CheckFinding { outcome, seen, remedy, .. } = judged([Exported, Here]);
         assert_eq!(outcome, CheckOutcome::Warning);
         assert!(seen.contains("X25519MLKEM768 by OpenSSL's default provider"), "{seen}");
         assert!(remedy.expect("a remedy").contains("exports such keys"));
-        let (outcome, _, remedy) = judged([Refused, Here]);
+        let CheckFinding { outcome, remedy, .. } = judged([Refused, Here]);
         assert_eq!(outcome, CheckOutcome::Warning);
         assert!(remedy.expect("a remedy").contains("no client gets it"));
         let unnamed = groups_finding(&[("SecP256r1MLKEM768", Refused)], &named);
-        assert_eq!(unnamed.0, CheckOutcome::Good, "a group that is not asked for may be refused");
+        assert_eq!(
+            unnamed.outcome,
+            CheckOutcome::Good,
+            "a group that is not asked for may be refused"
+        );
     }
 }

@@ -5,12 +5,19 @@
 //!
 //! ```text
 //! hostfs   processes, the environment of the service, openssl.cnf ┐
-//! server   nginx.conf, haproxy.cfg                                 │
-//! keys     the content of key files                                ├─► evidence ─► findings
-//! access   whether the workers' user may use the socket            │
-//! pool     every node, asked as a worker would                     │
-//! tls      handshakes, with counters before and after              ┘
+//! server   nginx.conf, haproxy.cfg                                ┴─► evidence ─► judge ─► findings
 //! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `judge` | the findings about a server's files, memory and nodes, each after those that it depends on |
+//! | `keys.rs` | the content of key files |
+//! | `access.rs` | whether the workers' user may use a socket or a file |
+//! | `pool.rs` | the question to every node, and its answers |
+//! | `configured_pool.rs` | the pool that a file names, for a question without a running server |
+//! | `proof.rs`, `tls.rs` | handshakes, with counters before and after |
+//! | `local.rs` | operations that the server computes in its own process, and its groups |
+//! | `compression.rs` | the library that compresses nginx's responses |
 //!
 //! **The proof.** The check makes concurrent handshakes and holds their connections. The gateway's provider
 //! counts how its operations ended and reports that to its nodes once per second; every node of the pool returns
@@ -26,6 +33,7 @@
 
 mod access;
 mod compression;
+mod configured_pool;
 mod evidence;
 mod judge;
 mod keys;
@@ -42,8 +50,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use strum::Display;
 
+pub use configured_pool::{ConfiguredPool, PoolFileError};
 pub use evidence::user_named;
-pub use millrace_hostfs::process::User;
 
 use evidence::Gathered;
 use pool::{NodeAnswer, ProcessContext, Question};
@@ -90,9 +98,6 @@ pub trait Nodes {
 
     /// Number of private-key operations that the node on this machine has completed since its start. `socket`
     /// is its socket, if that is known.
-    ///
-    /// # Errors
-    /// No node answers this user.
     fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence>;
 }
 
@@ -133,6 +138,18 @@ pub struct CheckFinding {
     pub remedy: Option<String>,
     /// The commands that carry it out, in this order; read them before you use them.
     pub run: Vec<String>,
+}
+
+impl CheckFinding {
+    fn new(
+        check: &'static str,
+        outcome: CheckOutcome,
+        seen: impl Into<String>,
+        remedy: impl Into<CheckRemedy>,
+    ) -> Self {
+        let CheckRemedy { advice, run } = remedy.into();
+        Self { check, outcome, seen: seen.into(), remedy: advice, run }
+    }
 }
 
 /// A count out of a total.
@@ -180,9 +197,7 @@ impl CheckReport {
         seen: impl Into<String>,
         remedy: impl Into<CheckRemedy>,
     ) {
-        let CheckRemedy { advice, run } = remedy.into();
-        let seen = seen.into();
-        self.findings.push(CheckFinding { check, outcome, seen, remedy: advice, run });
+        self.findings.push(CheckFinding::new(check, outcome, seen, remedy));
     }
 }
 

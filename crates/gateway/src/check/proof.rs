@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::evidence::Evidence;
 use super::judge::{AskedPool, Provider};
 use super::pool::{Edges, NodeAnswer};
+use super::tls::TlsTarget;
 use super::{CheckOptions, CheckOutcome, CheckReport, Nodes, Proportion, Silence, local, tls};
 
 use CheckOutcome::{Failure, Good, Unseen, Warning};
@@ -23,12 +24,12 @@ const LATE_REPORTS_TAKE: Duration = Duration::from_secs(30);
 /// Time that a server on a loaded machine has to notice a closed connection.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 
-/// Interval of looks at its descriptors during that time.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval of readings of its descriptors during that time.
+const DESCRIPTOR_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval of questions to the nodes while reports are awaited: a node answers 60 of them, and one more per
 /// second.
-const ASK: Duration = Duration::from_millis(500);
+const REPORT_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The counters of the provider, as the nodes of its pool know them.
 struct Counters<'a> {
@@ -75,22 +76,13 @@ impl<'a> Counters<'a> {
             if counted.ended() >= operations || started.elapsed() > patience {
                 return counted;
             }
-            thread::sleep(ASK);
+            thread::sleep(REPORT_POLL_INTERVAL);
         }
     }
 }
 
 fn edges_of(answer: &NodeAnswer) -> Option<&Edges> {
     answer.answer.as_ref().ok()?.edges.as_ref()
-}
-
-/// A server to make handshakes with.
-#[derive(Debug)]
-pub(super) struct TlsTarget {
-    /// Host and port.
-    pub(super) address: String,
-    /// Name that the client asks for (SNI), and that the certificate should have.
-    pub(super) server_name: String,
 }
 
 /// Makes the handshakes and adds the findings about them.
@@ -110,10 +102,9 @@ pub(super) fn prove(
         let remedy = "give one with --connect";
         return report.add("handshakes", Unseen, seen, remedy);
     };
-    let TlsTarget { address, server_name } = &target;
     // What happens once per process (a connection to the node, a key) comes before, and is reported before.
     let settling = pool.and_then(|pool| Counters::start(nodes, pool));
-    if let Err(error) = tls::handshakes(address, server_name, 1) {
+    if let Err(error) = target.handshakes(1) {
         let remedy = "give the right address with --connect";
         return report.add("handshakes", Failure, error.to_string(), remedy);
     }
@@ -123,9 +114,9 @@ pub(super) fn prove(
         local::groups(&target, options, provider, named, report);
     }
     if provider.is_some_and(|provider| provider.poolless) {
-        match tls::handshakes(address, server_name, options.handshakes) {
+        match target.handshakes(options.handshakes) {
             Ok(held) => {
-                let _ = handshakes(address, &held, report);
+                let _ = handshakes(&target.address, &held, report);
             }
             Err(error) => report.add("handshakes", Failure, error.to_string(), None),
         }
@@ -139,7 +130,7 @@ pub(super) fn prove(
 
 /// Makes handshakes, and adds findings about where they were signed and how the server waited.
 fn prove_pooled(
-    TlsTarget { address, server_name }: &TlsTarget,
+    target: &TlsTarget,
     options: &CheckOptions,
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
@@ -149,12 +140,12 @@ fn prove_pooled(
     let socket = pool.and_then(|pool| pool.socket.as_deref());
     let before = nodes.completed(socket);
     let counters = pool.and_then(|pool| Counters::start(nodes, pool));
-    let held = match tls::handshakes(address, server_name, options.handshakes) {
+    let held = match target.handshakes(options.handshakes) {
         Ok(held) => held,
         Err(error) => return report.add("handshakes", Failure, error.to_string(), None),
     };
     let after = nodes.completed(socket);
-    let of = handshakes(address, &held, report);
+    let of = handshakes(&target.address, &held, report);
     let waited = evidence.and_then(|evidence| eventfds_released(evidence, held, of));
     if of == 0 {
         return;
@@ -280,7 +271,7 @@ fn eventfds_released(
     let started = Instant::now();
     let mut gone = 0;
     while gone < of && started.elapsed() < CLOSING_TAKES {
-        thread::sleep(LOOK);
+        thread::sleep(DESCRIPTOR_POLL_INTERVAL);
         gone = most.saturating_sub(eventfds(evidence)?).max(gone);
     }
     Some(gone)

@@ -570,7 +570,7 @@ fn pool_and_stubs_are_read_from_the_files_of_a_gateway() {
     );
     machine.put("pool.cnf", &machine.cnf().replace("unix:", "tcp:a:1, unix:"));
     let root = millrace_hostfs::Root::open(machine.dir.path()).expect("folder");
-    let read = |name: &str| pool::ConfiguredPool::read(&root, Path::new(name));
+    let read = |name: &str| ConfiguredPool::read(&root, Path::new(name));
     let found = read("/pool.cnf").expect("a pool");
     assert_eq!(found.question.nodes[0], "tcp:a:1");
     assert_eq!(found.question.nodes.len(), 2);

@@ -64,48 +64,86 @@ pub(super) struct Held {
     connection: ClientConnection,
 }
 
-/// Makes `count` concurrent handshakes and holds their connections.
-///
-/// # Errors
-/// The server cannot be reached at all. A single handshake fails with its own error.
-pub(super) fn handshakes(
-    address: &str,
-    name: &str,
-    count: usize,
-) -> Result<Vec<Result<Held, HandshakeError>>, HandshakeError> {
-    let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
-    let config = Arc::new(config(aws_lc_rs::default_provider())?);
-    // All connections first, so that the handshakes begin together.
-    let streams: Vec<TcpStream> = (0..count).map(|_| connect(address)).collect::<Result<_, _>>()?;
-    Ok(thread::scope(|scope| {
-        let running: Vec<_> = streams
-            .into_iter()
-            .map(|stream| {
-                let (config, name) = (config.clone(), name.clone());
-                scope.spawn(|| handshake(stream, config, name))
-            })
-            .collect();
-        running
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or(Err(HandshakeError::Panic)))
-            .collect()
-    }))
+/// A server to make handshakes with.
+#[derive(Debug)]
+pub(super) struct TlsTarget {
+    /// Host and port.
+    pub(super) address: String,
+    /// Name that the client asks for (SNI), and that the certificate should have.
+    pub(super) server_name: String,
 }
 
-/// The group that the server chooses for a client that prefers X25519MLKEM768 and offers the usual curves, too.
-///
-/// # Errors
-/// As the handshake fails.
-pub(super) fn post_quantum_group(address: &str, name: &str) -> Result<String, HandshakeError> {
-    let server = ServerName::try_from(name.to_owned())
-        .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
-    let mut provider = aws_lc_rs::default_provider();
-    provider.kx_groups =
-        vec![kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1];
-    let held = handshake(connect(address)?, Arc::new(config(provider)?), server)?;
-    let group = held.connection.negotiated_key_exchange_group();
-    Ok(group.map_or_else(|| "no group".to_owned(), |group| format!("{:?}", group.name())))
+impl TlsTarget {
+    /// Makes `count` concurrent handshakes and holds their connections.
+    ///
+    /// # Errors
+    /// The server cannot be reached at all. A single handshake fails with its own error.
+    pub(super) fn handshakes(
+        &self,
+        count: usize,
+    ) -> Result<Vec<Result<Held, HandshakeError>>, HandshakeError> {
+        let name = self.name()?;
+        let config = Arc::new(config(aws_lc_rs::default_provider())?);
+        // All connections first, so that the handshakes begin together.
+        let streams: Vec<TcpStream> =
+            (0..count).map(|_| connect(&self.address)).collect::<Result<_, _>>()?;
+        Ok(thread::scope(|scope| {
+            let running: Vec<_> = streams
+                .into_iter()
+                .map(|stream| {
+                    let config = config.clone();
+                    let name = name.clone();
+                    scope.spawn(|| handshake(stream, config, name))
+                })
+                .collect();
+            running
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or(Err(HandshakeError::Panic)))
+                .collect()
+        }))
+    }
+
+    /// The group that the server chooses for a client that prefers X25519MLKEM768 and offers the usual curves, too.
+    pub(super) fn post_quantum_group(&self) -> Result<String, HandshakeError> {
+        let provider = CryptoProvider {
+            kx_groups: vec![
+                kx_group::X25519MLKEM768,
+                kx_group::X25519,
+                kx_group::SECP256R1,
+                kx_group::SECP384R1,
+            ],
+            ..aws_lc_rs::default_provider()
+        };
+        let held = self.handshake(config(provider)?)?;
+        let group = held.connection.negotiated_key_exchange_group();
+        Ok(group.map_or_else(|| "no group".to_owned(), |group| format!("{:?}", group.name())))
+    }
+
+    /// Whether the server agrees on TLS 1.3 with a client that offers this group alone.
+    ///
+    /// # Errors
+    /// The handshake fails for another reason than the lack of a common group.
+    pub(super) fn agrees(
+        &self,
+        group: &'static dyn SupportedKxGroup,
+    ) -> Result<bool, HandshakeError> {
+        let provider = CryptoProvider { kx_groups: vec![group], ..aws_lc_rs::default_provider() };
+        match self.handshake(config_of(provider, &[&version::TLS13])?) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_refusal() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn handshake(&self, config: ClientConfig) -> Result<Held, HandshakeError> {
+        let name = self.name()?;
+        handshake(connect(&self.address)?, Arc::new(config), name)
+    }
+
+    fn name(&self) -> Result<ServerName<'static>, HandshakeError> {
+        ServerName::try_from(self.server_name.clone())
+            .map_err(|_| HandshakeError::ServerName(self.server_name.clone()))
+    }
 }
 
 /// The groups that the provider may compute, by OpenSSL's names.
@@ -115,26 +153,6 @@ pub(super) fn local_groups() -> [(&'static str, &'static dyn SupportedKxGroup); 
         ("SecP256r1MLKEM768", kx_group::SECP256R1MLKEM768),
         ("X25519", kx_group::X25519),
     ]
-}
-
-/// Whether the server agrees on TLS 1.3 with a client that offers this group alone.
-///
-/// # Errors
-/// The handshake fails for another reason than the lack of a common group.
-pub(super) fn agrees(
-    address: &str,
-    name: &str,
-    group: &'static dyn SupportedKxGroup,
-) -> Result<bool, HandshakeError> {
-    let server = ServerName::try_from(name.to_owned())
-        .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
-    let provider = CryptoProvider { kx_groups: vec![group], ..aws_lc_rs::default_provider() };
-    let config = config_of(provider, &[&version::TLS13])?;
-    match handshake(connect(address)?, Arc::new(config), server) {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_refusal() => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 impl HandshakeError {

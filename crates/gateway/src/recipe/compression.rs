@@ -9,10 +9,13 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
-use super::nginx::{self, INCLUDE, NGINX_CONF, PRELOAD_WHY};
-use super::parts::{drop_in, restart};
+use super::parts::{NGINX_CONF, NGINX_INCLUDE, drop_in, nginx_test, restart};
 use crate::application::Application;
 
+/// The reasons for the libraries, as comments of a drop-in.
+const PRELOAD_WHY: &str = "\
+# Makes handshakes asynchronous: a worker serves others while the pool works.
+";
 const WHY: &str = "\
 # Compresses responses with ISA-L and libdeflate in place of zlib.
 ";
@@ -53,7 +56,7 @@ http {
 }
 ";
 
-/// The value of `LD_PRELOAD` for these libraries, with the reason; none without any.
+/// The value of `LD_PRELOAD` for these libraries, with the reason. `None` without any.
 pub(super) fn libraries(
     preload: Option<&Path>,
     compression: Option<&Path>,
@@ -71,7 +74,7 @@ pub fn plan(library: &Path, systemd: bool) -> RecipePlan {
     let value = library.display().to_string();
     let include = format!("{INCLUDE_HEAD}{ENV_LINES}");
     let mut files =
-        vec![GENERATOR.file(INCLUDE, &include, "keeps the environment across an upgrade")];
+        vec![GENERATOR.file(NGINX_INCLUDE, &include, "keeps the environment across an upgrade")];
     if systemd {
         files.push(drop_in("nginx", &format!("{WHY}Environment=LD_PRELOAD={value}\n")));
     }
@@ -81,7 +84,7 @@ pub fn plan(library: &Path, systemd: bool) -> RecipePlan {
         command: "millrace compression".to_owned(),
         why: "says what is compressed, how well and by which engine",
     });
-    let (name, program, arguments) = nginx::test();
+    let (name, program, arguments) = nginx_test();
     RecipePlan {
         application: Application::Nginx,
         before: Vec::new(),

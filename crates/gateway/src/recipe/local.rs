@@ -13,9 +13,9 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
 use super::haproxy::{self, HAPROXY_CFG};
-use super::nginx::{self, INCLUDE, NGINX_CONF};
 use super::parts::{
-    ConfigTest, Environment, LOCAL_VARIABLES, OPENSSL_CNF, drop_in, provider_loads, restart,
+    ConfigTest, Environment, LOCAL_VARIABLES, NGINX_CONF, NGINX_INCLUDE, OPENSSL_CNF, drop_in,
+    nginx_test, provider_loads, restart,
 };
 use crate::application::Application;
 
@@ -42,7 +42,7 @@ pub struct LocalSettings {
     pub systemd: bool,
 }
 
-/// The plan for an application; none if it has no such recipe.
+/// The plan for an application. `None` if it has no such recipe.
 #[must_use]
 pub fn plan(application: Application, settings: &LocalSettings) -> Option<RecipePlan> {
     match application {
@@ -106,7 +106,7 @@ fn for_nginx(settings: &LocalSettings) -> RecipePlan {
         let _ = writeln!(include, "env {name};");
     }
     let mut files =
-        vec![GENERATOR.file(INCLUDE, &include, "keeps the environment across an upgrade")];
+        vec![GENERATOR.file(NGINX_INCLUDE, &include, "keeps the environment across an upgrade")];
     files.extend(settings.post_quantum.then(groups_conf));
     let snippet = Snippet {
         path: NGINX_CONF.into(),
@@ -115,7 +115,7 @@ fn for_nginx(settings: &LocalSettings) -> RecipePlan {
         why: "keeps the environment when the binary is upgraded",
         marker: "include millrace.conf".to_owned(),
     };
-    service(Application::Nginx, settings, files, vec![snippet], nginx::test())
+    service(Application::Nginx, settings, files, vec![snippet], nginx_test())
 }
 
 fn for_haproxy(settings: &LocalSettings) -> RecipePlan {
@@ -124,7 +124,7 @@ fn for_haproxy(settings: &LocalSettings) -> RecipePlan {
     service(Application::Haproxy, settings, Vec::new(), snippets, haproxy::test())
 }
 
-/// Adds the post-quantum group to the recipe of a pool; none if the application has no such lines.
+/// Adds the post-quantum group to the recipe of a pool. `None` if the application has no such lines.
 #[must_use]
 pub fn with_groups(mut plan: RecipePlan) -> Option<RecipePlan> {
     match plan.application {

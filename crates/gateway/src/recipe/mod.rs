@@ -5,6 +5,34 @@
 //!
 //! Every application gets `/etc/millrace/openssl.cnf` and, if it is a service, a systemd drop-in that names it.
 //! Applications differ in how they wait for the pool, in their chroot or sandbox, and in where they name a key.
+//!
+//! ```
+//! use millrace_gateway::Application;
+//! use millrace_gateway::settings::{HandshakeMode, RecipeSettings};
+//!
+//! let settings = RecipeSettings::new(RecipeSettings {
+//!     key: "www".into(),
+//!     nodes: vec!["unix:/run/millrace/node.sock".into()],
+//!     certificates: None,
+//!     plain_keys: false,
+//!     local: false,
+//!     module: "/usr/lib/ossl-modules/millrace.so".into(),
+//!     preload: None,
+//!     compression: None,
+//!     mode: HandshakeMode::Async,
+//!     provider: Vec::new(),
+//!     connections: 4096,
+//!     cores: 4,
+//!     systemd: true,
+//! })?;
+//! let plan = Application::Haproxy.plan(&settings);
+//! let paths = plan.files.iter().map(|file| file.path.to_str().unwrap());
+//! assert!(paths.eq([
+//!     "/etc/millrace/openssl.cnf",
+//!     "/etc/systemd/system/haproxy.service.d/millrace.conf",
+//! ]));
+//! # Ok::<(), millrace_gateway::settings::SettingsError>(())
+//! ```
 
 mod clients;
 mod compression;

@@ -3,33 +3,25 @@
 
 //! Stock nginx. The preload library makes its handshakes asynchronous.
 
-use millrace_hostfs::generated::verify::Argument;
-
 use crate::plan::{GENERATOR, RecipePlan, Snippet};
 use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::compression;
 use super::parts::{
-    ConfigTest, FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService,
+    FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, NGINX_CONF, NGINX_INCLUDE, PooledService,
+    nginx_test,
 };
 use crate::application::Application;
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
 const CONF: &str = include_str!("../../templates/nginx.conf");
 
-pub(super) const INCLUDE: &str = "/etc/nginx/millrace.conf";
-pub(super) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
-
 /// Workers per core if handshakes block: the pool takes some milliseconds per operation, and the gateway's
 /// part of a handshake well under one.
 const BLOCKING_WORKERS_PER_CORE: u32 = 4;
 
 /// Lower bound on blocking workers.
-const FEWEST_BLOCKING_WORKERS: u32 = 16;
-
-pub(super) const PRELOAD_WHY: &str = "\
-# Makes handshakes asynchronous: a worker serves others while the pool works.
-";
+const MIN_BLOCKING_WORKERS: u32 = 16;
 
 pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
@@ -47,7 +39,7 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
         kept.push_str(compression::ENV_LINES);
     }
     let include = GENERATOR.file(
-        INCLUDE,
+        NGINX_INCLUDE,
         &MAIN.replace("{preload}\n", &kept),
         "keeps the environment across an upgrade",
     );
@@ -67,15 +59,9 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
             marker: "include millrace.conf".to_owned(),
         },
         is_checked: true,
-        test: Some(test()),
+        test: Some(nginx_test()),
     }
     .plan(settings)
-}
-
-/// nginx's test of its configuration.
-pub(super) fn test() -> ConfigTest {
-    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
-    ("nginx -t", "nginx", vec![test, quiet, file, Argument::File(NGINX_CONF)])
 }
 
 /// Worker counts and limits.
@@ -95,7 +81,7 @@ impl Sizes {
 worker_processes auto;";
             (cores, lines.to_owned())
         } else {
-            let count = (cores * BLOCKING_WORKERS_PER_CORE).max(FEWEST_BLOCKING_WORKERS);
+            let count = (cores * BLOCKING_WORKERS_PER_CORE).max(MIN_BLOCKING_WORKERS);
             let lines = format!(
                 "\
 # Handshakes block here: a worker waits while the pool works, so there are

@@ -20,7 +20,12 @@ pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
 /// Path of the provider's own configuration file.
 pub const CLIENT_TOML: &str = "/etc/millrace/client.toml";
 
+/// The configuration of nginx as packages install it, and the generated file that it is to include.
+pub(super) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+pub(super) const NGINX_INCLUDE: &str = "/etc/nginx/millrace.conf";
+
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl.cnf");
+
 /// Text of the template about plain keys, and its replacement when they sign in the process.
 const PLAIN_WHY: &str = "\
 # Without the next line only keys that stubs name go to the pool. With it, plain
@@ -110,6 +115,12 @@ pub(super) type Environment = Vec<(&'static str, String)>;
 /// A server's test of its configuration: name, program, arguments.
 pub(super) type ConfigTest = (&'static str, &'static str, Vec<Argument>);
 
+/// nginx's test of its configuration.
+pub(super) fn nginx_test() -> ConfigTest {
+    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
+    ("nginx -t", "nginx", vec![test, quiet, file, Argument::File(NGINX_CONF)])
+}
+
 /// The systemd drop-in of a service, with these lines of `[Service]`.
 pub(super) fn drop_in(unit: &str, lines: &str) -> PlannedFile {
     GENERATOR.file(
@@ -179,7 +190,7 @@ impl PooledService<'_> {
         let preload = self.preload.map(|(library, _)| library.display().to_string());
         let preload = preload.map(|library| ("LD_PRELOAD", Argument::Owned(library)));
         let conf = ("OPENSSL_CONF", Argument::File(OPENSSL_CNF));
-        let files = [Some(openssl_cnf(settings)), self.files(settings), self.include];
+        let files = [Some(openssl_cnf(settings)), self.drop_in(settings), self.include];
         let test = self.test.map(|(name, program, arguments)| Verification {
             name,
             program,
@@ -197,8 +208,8 @@ impl PooledService<'_> {
         }
     }
 
-    /// The systemd drop-in that passes the configuration to the service; none where systemd is not in charge.
-    fn files(&self, settings: &RecipeSettings) -> Option<PlannedFile> {
+    /// The systemd drop-in that passes the configuration to the service. `None` where systemd is not in charge.
+    fn drop_in(&self, settings: &RecipeSettings) -> Option<PlannedFile> {
         if !settings.systemd {
             return None;
         }
@@ -210,7 +221,9 @@ impl PooledService<'_> {
         };
         let mut body = socket.to_owned();
         for (name, value) in self.environment(settings) {
-            if let (true, Some((_, why))) = (name == "LD_PRELOAD", self.preload) {
+            if name == "LD_PRELOAD"
+                && let Some((_, why)) = self.preload
+            {
                 body.push_str(why);
             }
             let _ = writeln!(body, "Environment={name}={value}");
@@ -237,7 +250,7 @@ impl PooledService<'_> {
         let Some(root) = self.chroot else {
             return lines;
         };
-        for OpenedSocket { path, kind } in opened_later(settings) {
+        for OpenedPath { path, kind } in opened_later(settings) {
             let path = path.display();
             if lines.is_empty() {
                 let _ = write!(
@@ -247,10 +260,14 @@ impl PooledService<'_> {
                 );
             }
             let _ = match kind {
-                Kind::Socket => writeln!(lines, "BindPaths={path}:{root}{path}"),
-                Kind::Certificates => writeln!(lines, "BindReadOnlyPaths={path}:{root}{path}"),
+                OpenedKind::Socket => writeln!(lines, "BindPaths={path}:{root}{path}"),
+                OpenedKind::Certificates => {
+                    writeln!(lines, "BindReadOnlyPaths={path}:{root}{path}")
+                }
                 // Not every host has all of them.
-                Kind::NameService => writeln!(lines, "BindReadOnlyPaths=-{path}:{root}{path}"),
+                OpenedKind::NameService => {
+                    writeln!(lines, "BindReadOnlyPaths=-{path}:{root}{path}")
+                }
             };
         }
         lines
@@ -260,13 +277,16 @@ impl PooledService<'_> {
     fn start(&self, settings: &RecipeSettings) -> Vec<CommandStep> {
         let mut steps = Vec::new();
         let root = self.chroot.filter(|_| !settings.systemd);
-        for OpenedSocket { path, kind } in root.into_iter().flat_map(|_| opened_later(settings)) {
+        for OpenedPath { path, kind } in root.into_iter().flat_map(|_| opened_later(settings)) {
             let root = root.unwrap_or_default();
-            let (outside, inside) = (path.display(), format!("{root}{}", path.display()));
+            let outside = path.display();
+            let inside = format!("{root}{}", path.display());
             let (make, read_only) = match kind {
-                Kind::Socket => (format!("mkdir -p {inside}"), ""),
-                Kind::Certificates => (format!("mkdir -p {inside}"), " -o ro"),
-                Kind::NameService => (format!("mkdir -p {root}/etc && touch {inside}"), " -o ro"),
+                OpenedKind::Socket => (format!("mkdir -p {inside}"), ""),
+                OpenedKind::Certificates => (format!("mkdir -p {inside}"), " -o ro"),
+                OpenedKind::NameService => {
+                    (format!("mkdir -p {root}/etc && touch {inside}"), " -o ro")
+                }
             };
             steps.push(CommandStep {
                 command: format!("{make} && mount --bind{read_only} {outside} {inside}"),
@@ -279,13 +299,13 @@ impl PooledService<'_> {
 }
 
 /// A path that the provider opens when it first connects.
-struct OpenedSocket<'a> {
+struct OpenedPath<'a> {
     path: &'a Path,
-    kind: Kind,
+    kind: OpenedKind,
 }
 
-/// Kinds of such paths.
-enum Kind {
+/// Kinds of [`OpenedPath`].
+enum OpenedKind {
     /// The folder of a socket.
     Socket,
     /// The folder of the certificate files.
@@ -297,24 +317,24 @@ enum Kind {
 /// Files with which the C library resolves a name.
 const NAME_SERVICE: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
 
-fn opened_later(settings: &RecipeSettings) -> Vec<OpenedSocket<'_>> {
-    let mut paths: Vec<OpenedSocket<'_>> = Vec::new();
+fn opened_later(settings: &RecipeSettings) -> Vec<OpenedPath<'_>> {
+    let mut paths: Vec<OpenedPath<'_>> = Vec::new();
     let sockets = settings.sockets().filter_map(Path::parent);
     let certificates = settings.certificates.as_deref();
     let names: &[&str] = if settings.has_names() { &NAME_SERVICE } else { &[] };
     let found = sockets
-        .map(|path| (path, Kind::Socket))
-        .chain(certificates.map(|path| (path, Kind::Certificates)))
-        .chain(names.iter().map(|path| (Path::new(*path), Kind::NameService)));
+        .map(|path| (path, OpenedKind::Socket))
+        .chain(certificates.map(|path| (path, OpenedKind::Certificates)))
+        .chain(names.iter().map(|path| (Path::new(*path), OpenedKind::NameService)));
     for (path, kind) in found {
         if !paths.iter().any(|known| known.path == path) {
-            paths.push(OpenedSocket { path, kind });
+            paths.push(OpenedPath { path, kind });
         }
     }
     paths
 }
 
-/// The commands that write a stub to the path of the server's key; none for plain keys.
+/// The commands that write a stub to the path of the server's key, empty for plain keys.
 pub(super) fn stub(settings: &RecipeSettings, path: &str, user: &str) -> Vec<CommandStep> {
     if settings.plain_keys {
         return Vec::new();

@@ -4,7 +4,7 @@
 //! Signatures with keys that the application has loaded, by AWS-LC in place of OpenSSL: the `software` backend signs,
 //! on the thread that calls.
 
-use millrace_backends::SoftwareKey;
+use millrace_backends::software::SoftwareKey;
 use millrace_operation::{Operation, Output, PrivateKey};
 
 use super::stack;

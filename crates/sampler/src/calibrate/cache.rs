@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use millrace_hostfs::replace::replace_file;
+use millrace_hostfs::{Root, TABLE_BYTES};
 use serde::{Deserialize, Serialize};
 
 use super::{Calibration, Template};
@@ -30,7 +31,7 @@ struct Stored {
     templates: Vec<Template>,
 }
 
-/// The cache folder; none if the user has no home.
+/// The cache folder. `None` if the user has no home.
 pub(super) fn folder() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/var/cache/millrace".into());
@@ -47,7 +48,8 @@ pub(super) fn folder() -> Option<PathBuf> {
 /// The name of the file for this libcrypto on this processor.
 pub(super) fn name(image: &Image) -> String {
     let mut hasher = DefaultHasher::new();
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let root = Root::open("/").ok();
+    let cpu = root.and_then(|root| root.text("proc/cpuinfo", TABLE_BYTES).ok()).unwrap_or_default();
     let telling = ["model name", "flags", "CPU implementer", "CPU part", "Features"];
     for line in cpu.lines().take_while(|line| !line.is_empty()) {
         if telling.iter().any(|start| line.starts_with(start)) {

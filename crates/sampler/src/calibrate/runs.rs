@@ -4,7 +4,7 @@
 //! Children that compute one known operation at a time, and their samples.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,16 +25,16 @@ use crate::{Image, MAX_FREQUENCY, SampleError, Sampler, SymbolClass};
 const FREQUENCY: u32 = MAX_FREQUENCY;
 
 /// Sampled CPU time of the last operation.
-const LOOK: Duration = Duration::from_millis(600);
+const OPERATION_CPU_TIME: Duration = Duration::from_millis(600);
 
 /// Interval of checks of the sampled CPU time.
-const BETWEEN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sampled CPU time of both sides of handshakes, which spread over many functions.
-const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
+const HANDSHAKE_CPU_TIME: Duration = Duration::from_millis(400);
 
-/// CPU time of the start, which is not sampled: libraries, configuration, the first handshake.
-const START: Duration = Duration::from_millis(100);
+/// Time after the start of handshakes that is not sampled: libraries, configuration, the first handshake.
+const START_TIME: Duration = Duration::from_millis(100);
 
 /// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,9 +42,10 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Smallest number of samples in a template.
 const MIN_SAMPLES: u64 = 100;
 
-/// Seconds per phase of successive attempts: on a busy machine a phase may get too little CPU time. Operations
-/// that this libcrypto lacks fail at once each time.
-const PHASES: [&str; 2] = ["1", "5"];
+/// Seconds per phase of the first and of the second attempt: on a busy machine a phase may get too little CPU time.
+/// Operations that this libcrypto lacks fail at once each time.
+const SHORT_PHASE_S: &str = "1";
+const LONG_PHASE_S: &str = "5";
 
 /// Run with every instruction that the processor has.
 const ALL: Option<&str> = None;
@@ -121,8 +122,8 @@ pub(crate) fn run(
         if mask.is_some() && !cfg!(target_arch = "x86_64") {
             continue;
         }
-        let [short, long] = PHASES.map(|seconds| || bench.speed(*mask, args, phases, seconds));
-        match short().or_else(|_| long()) {
+        let speed = |seconds| bench.speed(*mask, args, phases, seconds);
+        match speed(SHORT_PHASE_S).or_else(|_| speed(LONG_PHASE_S)) {
             Ok(more) => seen.extend(more),
             // Builds without some algorithm are common; without the first one calibration is impossible.
             Err(error) if step == 0 => return Err(error),
@@ -132,8 +133,8 @@ pub(crate) fn run(
     for (index, curve) in curves.into_iter().enumerate() {
         progress("handshakes", OPERATIONS.len() + index, steps);
         // Without handshakes only names identify overhead; the calibration then says so.
-        let handshakes = || bench.handshakes(curve);
-        seen.extend(handshakes().or_else(|_| handshakes()).unwrap_or_default());
+        let more = bench.handshakes(curve).or_else(|_| bench.handshakes(curve));
+        seen.extend(more.unwrap_or_default());
     }
     Ok(seen)
 }
@@ -149,9 +150,9 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(image: &'a Image) -> Result<Self, SampleError> {
-        let folder = trusted_folder(image.path()).map_err(|reason| problem(image, &reason))?;
+        let folder = trusted_folder(image.path())?;
         let openssl = find_program("openssl")
-            .ok_or_else(|| problem(image, "the openssl program is missing"))?;
+            .ok_or_else(|| problem(image.path(), "the openssl program is missing"))?;
         let dir = tempfile::tempdir().map_err(SampleError::system("create a temporary folder"))?;
         Ok(Self { image, openssl, folder, dir })
     }
@@ -192,7 +193,7 @@ impl<'a> Bench<'a> {
             let from = wait_for(&lines, "+D", deadline);
             let is_last = windows.len() + 1 == phases.len();
             let to = if is_last {
-                look(&lines, child.id(), deadline)
+                wait_for_cpu_time(&lines, child.id(), deadline)
             } else {
                 wait_for(&lines, "+R", deadline).map(|(time, _)| time)
             };
@@ -218,7 +219,9 @@ impl<'a> Bench<'a> {
             AgreementCurve::P256 => "P-256",
         };
         let file = |name: &str| self.dir.path().join(name).display().to_string();
-        let (config, key, certificate) = (file("openssl.cnf"), file("key.pem"), file("cert.pem"));
+        let config = file("openssl.cnf");
+        let key = file("key.pem");
+        let certificate = file("cert.pem");
         fs::write(&config, CONFIG.replace("GROUP", group))
             .map_err(SampleError::system("write a configuration"))?;
         let own = |args: &[&str]| {
@@ -243,20 +246,18 @@ impl<'a> Bench<'a> {
         let mut client = own(&["s_time", "-connect", &address]);
         client.args(["-new", "-tls1_3", "-time", "20"]);
         let client = start(client)?;
-        let samplers = (
-            Sampler::start(&[client.id()], FREQUENCY)?,
-            Sampler::start(&[server.id()], FREQUENCY)?,
-        );
-        let from = now() + nanos(START);
+        let client_sampler = Sampler::start(&[client.id()], FREQUENCY)?;
+        let server_sampler = Sampler::start(&[server.id()], FREQUENCY)?;
+        let from = now() + nanos(START_TIME);
         let deadline = Instant::now() + RUN_TIMEOUT;
         // By CPU time, because a busy machine gives little of it per second.
-        let busy = |child: &OwnedChild| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
+        let busy = |child: &OwnedChild| target::cpu_time([child.id()]) >= HANDSHAKE_CPU_TIME;
         while !(busy(&client) && busy(&server)) && Instant::now() < deadline {
-            thread::sleep(START);
+            thread::sleep(POLL_INTERVAL);
         }
         let window = Some((from, now()));
-        let (client_samples, server_samples) =
-            (samplers.0.stop_between(window)?, samplers.1.stop_between(window)?);
+        let client_samples = client_sampler.stop_between(window)?;
+        let server_samples = server_sampler.stop_between(window)?;
         Ok(vec![
             self.seen(CalibratedWork::Client(curve), &client_samples)?,
             self.seen(CalibratedWork::Server, &server_samples)?,
@@ -290,21 +291,22 @@ impl<'a> Bench<'a> {
     }
 
     fn problem(&self, what: &str) -> SampleError {
-        problem(self.image, what)
+        problem(self.image.path(), what)
     }
 }
 
-fn problem(image: &Image, problem: &str) -> SampleError {
-    SampleError::Calibration { path: image.path().to_owned(), problem: problem.to_owned() }
+fn problem(libcrypto: &Path, problem: impl Into<String>) -> SampleError {
+    SampleError::Calibration { path: libcrypto.to_owned(), problem: problem.into() }
 }
 
 /// The folder of a library that may run with our rights: one that only root or we can change. Another user chose
 /// the library of a process, and calibration runs it.
-fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
-    let real = fs::canonicalize(library).map_err(|error| error.to_string())?;
+fn trusted_folder(library: &Path) -> Result<PathBuf, SampleError> {
+    let unreadable = |error: io::Error| problem(library, error.to_string());
+    let real = fs::canonicalize(library).map_err(unreadable)?;
     let us = rustix::process::geteuid().as_raw();
     for (depth, part) in real.ancestors().enumerate() {
-        let about = fs::metadata(part).map_err(|error| error.to_string())?;
+        let about = fs::metadata(part).map_err(unreadable)?;
         let mode = about.mode();
         // In a folder such as /tmp users cannot replace files of others; but in the library's own folder a new
         // file would be enough.
@@ -312,13 +314,16 @@ fn trusted_folder(library: &Path) -> Result<PathBuf, String> {
         let by_group = mode & 0o020 != 0 && about.gid() != 0;
         let writable = (by_group || mode & 0o002 != 0) && !sticky;
         if writable || ![0, us].contains(&about.uid()) {
-            return Err(format!(
-                "others than root and you can change {part:?}, and calibrating means to run it"
+            return Err(problem(
+                library,
+                format!(
+                    "others than root and you can change {part:?}, and calibrating means to run it"
+                ),
             ));
         }
     }
-    let folder = real.parent().map(Path::to_owned);
-    folder.ok_or_else(|| "it is in no folder".to_owned())
+    let folder = real.parent().ok_or_else(|| problem(library, "it is in no folder"))?;
+    Ok(folder.to_owned())
 }
 
 fn start(mut command: Command) -> Result<OwnedChild, SampleError> {
@@ -356,10 +361,10 @@ fn wait_for(
 }
 
 /// Waits until a process has used this CPU time, or has ended; returns the time.
-fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<u64> {
-    let enough = target::cpu_time([pid]) + LOOK;
+fn wait_for_cpu_time(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<u64> {
+    let enough = target::cpu_time([pid]) + OPERATION_CPU_TIME;
     while target::cpu_time([pid]) < enough && Instant::now() < deadline {
-        match lines.recv_timeout(BETWEEN) {
+        match lines.recv_timeout(POLL_INTERVAL) {
             Ok((time, line)) if line.starts_with("+R") => return Some(time),
             Err(RecvTimeoutError::Disconnected) => return None,
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
@@ -371,7 +376,8 @@ fn look(lines: &Receiver<(u64, String)>, pid: u32, deadline: Instant) -> Option<
 /// The clock of the samples, in nanoseconds.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    let seconds = u64::try_from(time.tv_sec);
+    let nanos = u64::try_from(time.tv_nsec);
     seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0)
 }
 
@@ -397,10 +403,11 @@ mod tests {
         };
         mode(&folder, 0o755);
         mode(&library, 0o644);
-        assert_eq!(trusted_folder(&library), Ok(folder.clone()));
+        assert_eq!(trusted_folder(&library).expect("trusted"), folder);
         for (path, bad, good) in [(&folder, 0o1777, 0o755), (&library, 0o666, 0o644)] {
             mode(path, bad);
-            assert!(trusted_folder(&library).is_err_and(|why| why.contains("others than root")));
+            let error = trusted_folder(&library).expect_err("not trusted").to_string();
+            assert!(error.contains("others than root"), "{error}");
             mode(path, good);
         }
         assert!(trusted_folder(Path::new("/nonexistent/libcrypto.so.3")).is_err());

@@ -162,7 +162,8 @@ impl Site {
         let certificate = self.identities[&cell.key].certificate.clone();
         let target = Target::new(server.address, certificate, terms)?;
         let offer = Offer { concurrency: plan.concurrency, duration, request: false, per_s: None };
-        let (counted, cpu) = (server.counts(), server.cpu_time());
+        let counted = server.counts();
+        let cpu = server.cpu_time();
         let signed = self.node.as_ref().map(NodeProcess::completed).transpose()?;
         let outcome = drive(&target, offer, progress)?;
         thread::sleep(SETTLING);
@@ -217,7 +218,7 @@ fn start_node(
 ) -> Result<(Option<NodeProcess>, BTreeMap<BenchKey, PathBuf>), BenchError> {
     let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
     let stub = |(key, identity): (&BenchKey, &Identity)| {
-        Ok((*key, node.import_key(&key.to_string(), &identity.key_file, false)?))
+        Ok((*key, node.import_key(&key.to_string(), &identity.key_file)?))
     };
     let stubs: Result<_, BenchError> = identities.iter().map(stub).collect();
     let stubs = stubs?;

@@ -189,7 +189,8 @@ fn cells(args: &TlsArgs, servers: &[TlsServer], has_hybrid: bool) -> Vec<LocalCe
         [] => vec![BenchKey::P256],
         keys => unique(keys),
     };
-    let (groups, threads) = (unique(&args.group), unique(&args.threads));
+    let groups = unique(&args.group);
+    let threads = unique(&args.threads);
     let mut cells = Vec::new();
     for &server in servers {
         let threads = if server == TlsServer::Nginx { &[1][..] } else { &threads };
@@ -199,7 +200,8 @@ fn cells(args: &TlsArgs, servers: &[TlsServer], has_hybrid: bool) -> Vec<LocalCe
             let cell =
                 |group, mode, tickets| LocalCell { server, threads, key, group, mode, tickets };
             for &group in &groups {
-                let (stock, usual) = (LocalMode::Stock, USUAL_TICKETS);
+                let stock = LocalMode::Stock;
+                let usual = USUAL_TICKETS;
                 if group == TlsGroup::X25519 || has_hybrid {
                     cells.push(cell(group, stock, usual));
                 } else {

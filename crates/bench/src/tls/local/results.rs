@@ -163,7 +163,8 @@ impl CellRounds {
     /// A handshake that OpenSSL's default provider computed looks the same, so the counters decide whether this was the
     /// server that its name says.
     fn problem(&self) -> Option<String> {
-        let (cell, completed) = (self.cell, self.completed());
+        let cell = self.cell;
+        let completed = self.completed();
         let failed: u64 = self.rounds.iter().flat_map(|round| round.failures.values()).sum();
         if failed > 0 {
             let reasons = self.rounds.iter().flat_map(|round| round.failures.keys());

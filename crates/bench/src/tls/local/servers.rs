@@ -124,7 +124,8 @@ impl LocalServer {
                 command.args(["-e", "error.log", "-c"]).arg(&config)
             }
         };
-        let (cores, log) = (plan.cores(cell)?, dir.join("output.log"));
+        let cores = plan.cores(cell)?;
+        let log = dir.join("output.log");
         let mut process = ChildProcess::start_on(&cell.to_string(), &cores, command, &log)?;
         process.wait_until(|| listens(address))?;
         Ok(Self { process, address })
@@ -138,7 +139,8 @@ impl LocalServer {
     /// Counters of the provider in the server; zeros without the provider.
     pub(super) fn counts(&self) -> LocalCounts {
         let read = || {
-            let (proc, name) = (Proc::open(Path::new("/proc")).ok()?, counters::MEMORY_NAME);
+            let proc = Proc::open(Path::new("/proc")).ok()?;
+            let name = counters::MEMORY_NAME;
             let id = self.process.id();
             let memory = proc.memory_file(id, name.to_str().ok()?, counters::MAX_BYTES)?;
             LocalCounts::parse(&memory.bytes)
@@ -146,8 +148,7 @@ impl LocalServer {
         read().unwrap_or_default()
     }
 
-    /// # Errors
-    /// If it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), BenchError> {
         self.process.check()
     }

@@ -77,7 +77,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasu
         let at = running.iter().position(|ran| ran == candidate);
         let (rounds, unavailable) = match at.and_then(|at| measured.get(at)) {
             Some(Ok(rounds)) => (rounds.clone(), None),
-            Some(Err(why)) => (Vec::new(), Some(why.clone())),
+            Some(Err(why)) => (Vec::new(), Some(why.to_string())),
             None => (Vec::new(), why.clone()),
         };
         let round = |round: &millrace_bench::cli::LinkRound| Round {

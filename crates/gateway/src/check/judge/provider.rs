@@ -30,7 +30,7 @@ pub(in crate::check) struct Provider {
     /// Whether no key goes to a pool, on purpose.
     pub(in crate::check) poolless: bool,
     pub(in crate::check) nodes: Vec<String>,
-    /// The files for `tcp:` nodes; none unless all three are set.
+    /// The files for `tcp:` nodes. `None` unless all three are set.
     pub(in crate::check) tls: Option<ProviderTls>,
     /// Mistakes in the section.
     wrong: Vec<Wrong>,

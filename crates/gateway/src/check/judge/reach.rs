@@ -17,14 +17,17 @@ use crate::check::pool::{
     CertificateFacts, FaultKind, KeyState, KeyStub, NodeAnswer, NodeReport, ProcessContext,
     ProviderTls, Question,
 };
-use crate::check::{CheckOutcome, CheckRemedy, CheckReport, Nodes};
+use crate::check::{CheckFinding, CheckReport, Nodes};
+
+/// Identifier of the finding about a node's socket.
+const SOCKET: &str = "socket";
 
 /// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
 /// 1,024; the first 64 show whether policies and stubs fit.
-const MAX_ASKED: usize = 64;
+const MAX_ASKED_KEYS: usize = 64;
 
-/// A certificate that ends sooner is a warning: time to issue another one.
-const EXPIRES_SOON: i64 = 14 * 24 * 3600;
+/// Seconds before the end of a certificate from which on it is a warning: time to issue another one.
+const EXPIRES_SOON_S: i64 = 14 * 24 * 3600;
 
 /// Adds one finding for each node of the pool.
 pub(super) fn nodes(
@@ -42,7 +45,7 @@ pub(super) fn nodes(
     let question = Question {
         nodes: provider.nodes.clone(),
         tls: provider.tls.clone(),
-        keys: stubs.into_iter().take(MAX_ASKED).collect(),
+        keys: stubs.into_iter().take(MAX_ASKED_KEYS).collect(),
     };
     let over_tcp = question.nodes.iter().any(|node| node.starts_with("tcp:"));
     if over_tcp && question.tls.is_none() {
@@ -75,6 +78,7 @@ pub(super) fn nodes(
     })
 }
 
+/// Adds the findings about one node: whether its socket can be used, and its answer.
 fn judge_node(
     evidence: &Evidence,
     worker: &WorkerPlace,
@@ -90,9 +94,10 @@ fn judge_node(
         && let Err(obstacle) =
             access::connect(&worker.place.user, &worker.place.root, Path::new(path))
     {
-        let (outcome, seen, remedy) = blocked(evidence, worker, &obstacle, path);
-        report.add("socket", outcome, seen, remedy);
-        if outcome == Failure {
+        let finding = blocked(evidence, worker, &obstacle, path);
+        let is_certain = finding.outcome == Failure;
+        report.findings.push(finding);
+        if is_certain {
             return;
         }
     }
@@ -118,6 +123,7 @@ fn judge_node(
     }
 }
 
+/// Adds the findings about a node that answered: its state, its keys, the ends of certificates.
 fn answered(node: &str, user: u32, state: &NodeReport, report: &mut CheckReport) {
     let mut seen = format!("{node}: {}", state.name);
     if let Some(software) = &state.software {
@@ -168,6 +174,7 @@ fn answered(node: &str, user: u32, state: &NodeReport, report: &mut CheckReport)
     }
 }
 
+/// Warns of certificates that end soon.
 fn expiry(node: &str, facts: &CertificateFacts, report: &mut CheckReport) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
@@ -176,7 +183,7 @@ fn expiry(node: &str, facts: &CertificateFacts, report: &mut CheckReport) {
         ("the node's certificate", facts.node_expires, FaultKind::NodeExpired),
     ];
     for (whose, end, fault) in ends {
-        if end - now < EXPIRES_SOON {
+        if end - now < EXPIRES_SOON_S {
             let days = (end - now).div_euclid(24 * 3600);
             let seen = format!("{node}: {whose} ends in {days} days");
             report.add("certificates", Warning, seen, fault.meaning().1.to_owned());
@@ -230,7 +237,8 @@ fn resolver_remedy(root: &Path) -> String {
 
 /// Remedy that makes a folder visible inside a chroot, by this setting of a unit.
 fn bind(evidence: &Evidence, folder: &Path, confined: &Path, setting: &str) -> String {
-    let (folder, confined) = (folder.display(), confined.display());
+    let folder = folder.display();
+    let confined = confined.display();
     if evidence.systemd {
         format!(
             "bind its folder into the chroot: {setting}={folder}:{confined}{folder} in the drop-in (millrace gateway \
@@ -244,75 +252,79 @@ fn bind(evidence: &Evidence, folder: &Path, confined: &Path, setting: &str) -> S
     }
 }
 
+/// The finding about a socket that the workers cannot use.
 fn blocked(
     evidence: &Evidence,
     worker: &WorkerPlace,
     obstacle: &Obstacle,
     socket: &str,
-) -> (CheckOutcome, String, CheckRemedy) {
-    let uid = worker.place.user.uid;
-    let path = Path::new(socket);
-    let confined = worker.confined.as_deref();
-    let inside = confined.map_or_else(String::new, |root| format!(" (inside {})", root.display()));
-    let (_, start) = FaultKind::Refused.meaning();
+) -> CheckFinding {
+    let user = worker.place.user.uid;
+    let inside = inside(worker);
     match obstacle {
-        Obstacle::Missing(missing) => {
-            let outside = evidence.root.exists(socket);
-            let Some(confined) = confined else {
-                return (Failure, format!("{socket} is not there"), start.into());
-            };
-            let folder = path.parent().unwrap_or(path);
-            let folder_is_bound = *missing == below(&worker.place.root, path);
-            match (outside, folder_is_bound) {
-                // The node made its folder again after the bind.
-                (true, true) => (
-                    Failure,
-                    format!(
-                        "{socket} is not there{inside}: the folder inside is not the one outside"
-                    ),
-                    evidence
-                        .restart()
-                        .worded(|restart| format!("{restart}; it binds the folder again")),
-                ),
-                (false, true) => (
-                    Failure,
-                    format!("{socket} is not there: the node does not run"),
-                    start.into(),
-                ),
-                (_, false) => (
-                    Failure,
-                    format!("{socket} is not there{inside}"),
-                    bind(evidence, folder, confined, "BindPaths").into(),
-                ),
-            }
-        }
+        Obstacle::Missing(missing) => missing_socket(evidence, worker, missing, socket),
         Obstacle::NotThatKind(_) => {
-            (Failure, format!("{socket} is no socket"), "correct `pool` in openssl.cnf".into())
+            let seen = format!("{socket} is no socket");
+            CheckFinding::new(SOCKET, Failure, seen, "correct `pool` in openssl.cnf")
         }
-        Obstacle::Denied { path, ownership } => (
-            Failure,
-            format!(
-                "user {uid} may not connect to {socket}{inside}: {} has {ownership}",
-                path.display()
-            ),
-            opening(path, path == &below(&worker.place.root, Path::new(socket))).into(),
-        ),
-        Obstacle::Listed(path) => (
-            Unseen,
-            format!(
-                "whether user {uid} may connect to {socket}{inside}: {} has an access control list",
-                path.display()
-            ),
-            format!(
-                "getfacl {} says what user {uid} may; the line of the node shows whether it is enough",
-                path.display()
-            )
-            .into(),
-        ),
+        Obstacle::Denied { path, ownership } => {
+            let shown = path.display();
+            let seen =
+                format!("user {user} may not connect to {socket}{inside}: {shown} has {ownership}");
+            let is_socket = *path == below(&worker.place.root, Path::new(socket));
+            CheckFinding::new(SOCKET, Failure, seen, opening(path, is_socket))
+        }
+        Obstacle::Listed(path) => {
+            let shown = path.display();
+            let seen = format!(
+                "whether user {user} may connect to {socket}{inside}: {shown} has an access control list"
+            );
+            let remedy = format!(
+                "getfacl {shown} says what user {user} may; the line of the node shows whether it is enough"
+            );
+            CheckFinding::new(SOCKET, Unseen, seen, remedy)
+        }
         Obstacle::Unseen(path) => {
-            (Unseen, format!("{} is hidden from this user", path.display()), run_as_root().into())
+            let seen = format!("{} is hidden from this user", path.display());
+            CheckFinding::new(SOCKET, Unseen, seen, run_as_root())
         }
     }
+}
+
+/// The finding about a socket of which `missing`, the socket itself or a folder of its path, does not exist.
+fn missing_socket(
+    evidence: &Evidence,
+    worker: &WorkerPlace,
+    missing: &Path,
+    socket: &str,
+) -> CheckFinding {
+    let (_, start) = FaultKind::Refused.meaning();
+    let Some(confined) = worker.confined.as_deref() else {
+        return CheckFinding::new(SOCKET, Failure, format!("{socket} is not there"), start);
+    };
+    let inside = inside(worker);
+    let path = Path::new(socket);
+    if missing != below(&worker.place.root, path) {
+        let folder = path.parent().unwrap_or(path);
+        let seen = format!("{socket} is not there{inside}");
+        let remedy = bind(evidence, folder, confined, "BindPaths");
+        return CheckFinding::new(SOCKET, Failure, seen, remedy);
+    }
+    if !evidence.root.exists(socket) {
+        let seen = format!("{socket} is not there: the node does not run");
+        return CheckFinding::new(SOCKET, Failure, seen, start);
+    }
+    // The node made its folder again after the bind.
+    let seen = format!("{socket} is not there{inside}: the folder inside is not the one outside");
+    let remedy =
+        evidence.restart().worded(|restart| format!("{restart}; it binds the folder again"));
+    CheckFinding::new(SOCKET, Failure, seen, remedy)
+}
+
+/// The chroot of a worker as a remark; empty for a worker without one.
+fn inside(worker: &WorkerPlace) -> String {
+    let confined = worker.confined.as_ref();
+    confined.map_or_else(String::new, |root| format!(" (inside {})", root.display()))
 }
 
 /// Remedy that opens a socket, or a folder on the way to it.

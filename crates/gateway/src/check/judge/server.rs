@@ -19,7 +19,7 @@ use crate::check::{CheckOptions, CheckReport, Server};
 use crate::recipe::global_maxconn;
 
 /// Descriptors of a connection whose handshake waited, without an upstream.
-const FEWEST_FILES_PER_CONNECTION: u64 = 2;
+const MIN_FILES_PER_CONNECTION: u64 = 2;
 
 pub(super) fn configuration(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "configuration";
@@ -84,7 +84,7 @@ fn limits(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport)
                 return;
             };
             let seen = format!("{limit} descriptors for {connections} connections");
-            if limit < connections.saturating_mul(FEWEST_FILES_PER_CONNECTION) {
+            if limit < connections.saturating_mul(MIN_FILES_PER_CONNECTION) {
                 let remedy = format!(
                     "raise worker_rlimit_nofile, or LimitNOFILE of the service, to {}: three for each \
                      (client, handshake that waits, upstream)",
@@ -143,7 +143,9 @@ pub(super) fn key_files(
     const CHECK: &str = "keys";
     let preferred = provider.is_some_and(|provider| provider.preferred);
     let mut stubs = BTreeSet::new();
-    let (mut plain, mut odd, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+    let mut plain = Vec::new();
+    let mut odd = Vec::new();
+    let mut hidden = Vec::new();
     for path in &evidence.config.keys {
         let shown = path.display().to_string();
         match keys::look(&evidence.root, path) {
