@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_edge::counters::{self, COST_HERE, COST_THERE, event};
+use millrace_edge::counters::{self, COST_LOCAL, COST_OPENSSL, event};
 
 use crate::algorithms::Primitive;
 
@@ -44,7 +44,7 @@ impl SharedCells {
     pub fn on(memory: &'static [AtomicU64; LEN]) -> Self {
         let primitives = || Primitive::ROWS.iter().map(|row| row.name);
         let costs = |of: &'static str| primitives().map(move |name| format!("{of}{name}"));
-        let costs: Vec<String> = costs(COST_HERE).chain(costs(COST_THERE)).collect();
+        let costs: Vec<String> = costs(COST_LOCAL).chain(costs(COST_OPENSSL)).collect();
         let names = primitives().chain(event::ALL).chain(costs.iter().map(String::as_str));
         counters::describe(memory, names);
         Self(memory)
