@@ -10,8 +10,8 @@ use zeroize::Zeroize;
 /// about 10 000 of RSA-2048.
 pub(crate) const MAX_PENDING: usize = 4 * 1024 * 1024;
 
-/// Capacity that is kept when the buffer is empty, in bytes.
-const KEPT: usize = 64 * 1024;
+/// Bound on the capacity that an empty buffer keeps, in bytes: room for the largest frame.
+const MAX_KEPT_CAPACITY: usize = 64 * 1024;
 
 /// A queue of bytes: appended at the end, sent from the front.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl OutBuffer {
         debug_assert!(self.sent <= self.bytes.len(), "more was sent than there was");
         if self.is_empty() {
             self.wipe();
-        } else if self.sent >= KEPT.max(self.pending().len()) {
+        } else if self.sent >= MAX_KEPT_CAPACITY.max(self.pending().len()) {
             // Under steady load something is always left; what was sent must not pile up before it.
             let left = self.pending().len();
             self.bytes.copy_within(self.sent.., 0);
@@ -88,7 +88,7 @@ impl OutBuffer {
             self.secret = false;
         }
         self.bytes.clear();
-        self.bytes.shrink_to(KEPT);
+        self.bytes.shrink_to(MAX_KEPT_CAPACITY);
         self.sent = 0;
     }
 }
@@ -126,7 +126,7 @@ mod tests {
             out.consume(out.pending().len() - 1);
         }
         assert_eq!(out.pending(), [1]);
-        assert!(out.bytes.capacity() < 8 * KEPT, "{}", out.bytes.capacity());
+        assert!(out.bytes.capacity() < 8 * MAX_KEPT_CAPACITY, "{}", out.bytes.capacity());
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub trait NodeSource: fmt::Debug + Send + Sync {
     /// Changes whenever [`Self::nodes`] may have changed. Called about once a second, so it must be cheap.
     fn stamp(&self) -> u64;
 
-    /// The nodes; `None` if the source is not readable now: then the pool keeps those that it has.
+    /// The nodes. `None` if the source is not readable now: then the pool keeps those that it has.
     fn nodes(&self) -> Option<Vec<Endpoint>>;
 }
 
@@ -132,7 +132,8 @@ impl PoolConfig {
     /// Sets [`Self::ping_after`] and [`Self::dead_after`].
     #[must_use]
     pub fn health(mut self, ping_after: Duration, dead_after: Duration) -> Self {
-        (self.ping_after, self.dead_after) = (ping_after, dead_after);
+        self.ping_after = ping_after;
+        self.dead_after = dead_after;
         self
     }
 
@@ -162,16 +163,16 @@ impl PoolConfig {
     /// # Errors
     /// [`ClientError::Config`], naming what is wrong.
     pub fn check(&self) -> Result<(), ClientError> {
-        let rules = [
-            (self.nodes.is_empty(), "no node is configured"),
-            (self.nodes.len() > MAX_NODES, "more than 64 nodes are configured"),
-            (self.max_in_flight == 0, "`max_in_flight` must be at least 1"),
-            (self.max_in_flight > MAX_IN_FLIGHT, "`max_in_flight` must be at most 1048576"),
-        ];
-        match rules.into_iter().find(|(broken, _)| *broken) {
-            Some((_, text)) => Err(ClientError::Config(text.to_owned())),
-            None => Ok(()),
-        }
+        let problem = if self.nodes.is_empty() {
+            "no node is configured".to_owned()
+        } else if self.nodes.len() > MAX_NODES {
+            format!("more than {MAX_NODES} nodes are configured")
+        } else if !(1..=MAX_IN_FLIGHT).contains(&self.max_in_flight) {
+            format!("`max_in_flight` must be between 1 and {MAX_IN_FLIGHT}")
+        } else {
+            return Ok(());
+        };
+        Err(ClientError::Config(problem))
     }
 
     /// The agent, cut to what the protocol carries.
@@ -289,7 +290,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// Whether the protocol can carry this selector.
-pub(crate) fn selector_is_sane(selector: &KeySelector) -> bool {
+pub(crate) fn is_valid_selector(selector: &KeySelector) -> bool {
     match selector {
         KeySelector::Name(name) => {
             !name.is_empty() && name.len() <= millrace_operation::MAX_KEY_NAME_LEN
@@ -327,8 +328,10 @@ mod tests {
     fn unusable_configuration_is_refused() {
         assert!(PoolConfig::default().check().is_err());
         let unix = Endpoint::Unix("/x".into());
-        assert!(PoolConfig::new(vec![unix.clone(); 65]).check().is_err());
-        assert!(PoolConfig::new(vec![unix.clone()]).max_in_flight(0).check().is_err());
+        assert!(PoolConfig::new(vec![unix.clone(); MAX_NODES + 1]).check().is_err());
+        for max in [0, MAX_IN_FLIGHT + 1] {
+            assert!(PoolConfig::new(vec![unix.clone()]).max_in_flight(max).check().is_err());
+        }
         assert!(PoolConfig::new(vec![unix]).check().is_ok());
     }
 }

@@ -42,7 +42,7 @@ const HEDGE_AFTER: Duration = Duration::from_millis(40);
 /// Runs the conversation.
 ///
 /// # Panics
-/// If a task ends twice or never, or a bound is exceeded.
+/// If a job ends twice or never, or a bound is exceeded.
 pub fn pool(input: &[u8]) {
     let mut world = World::new();
     let mut steps = Steps { rest: input };
@@ -141,7 +141,8 @@ impl World {
                 }
             }
             10 => {
-                let (at, length) = (steps.index(NODES)?, usize::from(steps.byte()?));
+                let at = steps.index(NODES)?;
+                let length = usize::from(steps.byte()?);
                 let (bytes, rest) = steps.rest.split_at(length.min(steps.rest.len()));
                 steps.rest = rest;
                 self.hear(at, bytes);

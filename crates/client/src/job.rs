@@ -112,8 +112,9 @@ pub(crate) struct Attempts {
 impl Attempts {
     /// The slot of the attempt at this node. There is one at most: a hedge goes to another node.
     pub(crate) fn slot_at(&self, node: NodeIndex) -> Option<Slot> {
-        let at_node = |slot: &Slot| self[*slot].as_ref().is_some_and(|a| a.node == node);
-        [Slot::First, Slot::Hedge].into_iter().find(at_node)
+        [Slot::First, Slot::Hedge]
+            .into_iter()
+            .find(|slot| self[*slot].as_ref().is_some_and(|attempt| attempt.node == node))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -156,7 +157,7 @@ pub(crate) struct Job {
     pub(crate) retries: u8,
     /// The nodes that are not to be asked again.
     pub(crate) tried: NodeSet,
-    /// Start of the present first attempt, if the job waits in the queue of hedges.
+    /// Start of the present first attempt. `None` if the job does not wait for a hedge.
     pub(crate) hedge_from: Option<Instant>,
 }
 
@@ -198,9 +199,24 @@ impl Job {
         self.is_pending() && self.attempts.is_empty()
     }
 
+    /// Whether the first attempt, which started at `since`, is the only one and unanswered.
+    pub(crate) fn waits_for_hedge(&self, since: Instant) -> bool {
+        let first_alone =
+            self.attempts[Slot::First].is_some() && self.attempts[Slot::Hedge].is_none();
+        self.is_pending() && first_alone && self.hedge_from == Some(since)
+    }
+
     /// Whether the entry can leave the table.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.outcome, JobOutcome::Delivered) && self.attempts.is_empty()
+    }
+
+    /// The slot of the attempt with this number, if it was sent to this node.
+    pub(crate) fn sent_slot(&self, node: NodeIndex, number: u8) -> Option<Slot> {
+        let slot = self.attempts.slot_at(node)?;
+        let attempt = self.attempts[slot].as_ref()?;
+        let sent = !matches!(attempt.stage, Stage::AwaitingKey);
+        (attempt.number == number && sent).then_some(slot)
     }
 
     /// Whether an attempt waits for this node to open the key.
@@ -287,12 +303,11 @@ impl JobTable {
 
     /// The names of all jobs for which `wanted` holds.
     pub(crate) fn select(&self, wanted: impl Fn(&Job) -> bool) -> Vec<JobRef> {
-        let name = |(index, entry): (usize, &JobSlot)| {
-            let index = u32::try_from(index).ok()?;
-            let chosen = entry.job.as_ref().is_some_and(&wanted);
-            chosen.then_some(JobRef { index, serial: entry.serial })
-        };
-        self.entries.iter().enumerate().filter_map(name).collect()
+        (0..)
+            .zip(&self.entries)
+            .filter(|(_, entry)| entry.job.as_ref().is_some_and(&wanted))
+            .map(|(index, entry)| JobRef { index, serial: entry.serial })
+            .collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Job> {

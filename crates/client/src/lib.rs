@@ -81,7 +81,7 @@ mod trust;
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, NodeSource, PoolConfig, TlsConfig};
 pub use error::ClientError;
 pub use job::NodeReply;
-pub use millrace_operation::stub;
+// Types of the protocol in this crate's interface: its users need not know frames.
 pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool, RemoteKey};
 pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};

@@ -50,14 +50,12 @@ pub(crate) struct NodeSocket {
     connecting: bool,
     /// Whether the last write filled the socket.
     blocked: bool,
+    /// Why no private key may be sent over it. `None` if one may.
     distrust: Option<String>,
 }
 
 impl NodeSocket {
     /// Starts a connection. Only the resolution of a name may block.
-    ///
-    /// # Errors
-    /// Why there is no connection.
     pub(crate) fn connect(endpoint: &Endpoint, attempt: usize) -> Result<Self, LinkError> {
         match endpoint {
             Endpoint::Unix(path) => Ok(connect_unix(endpoint, path)?),
@@ -91,9 +89,6 @@ impl NodeSocket {
     }
 
     /// Sends as much as the socket takes.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub(crate) fn flush(&mut self, out: Option<&mut OutBuffer>) -> io::Result<()> {
         if self.connecting {
             return Ok(());

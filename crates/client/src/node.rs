@@ -83,12 +83,12 @@ pub(crate) enum ConnectionState {
 
 pub(crate) struct ConfiguredNode {
     pub(crate) endpoint: String,
-    /// Whether the pool still names it. One that it names no more gets no job, and its connection ends with its last.
+    /// Whether the pool still names the node. If not, the node gets no job, and its connection ends with its last one.
     pub(crate) listed: bool,
     /// Whether the endpoint is a unix socket.
     is_near: bool,
     pub(crate) state: ConnectionState,
-    /// Why no private key may be sent over the present connection.
+    /// Why no private key may be sent over the present connection. `None` if one may.
     pub(crate) distrust: Option<String>,
     pub(crate) counters: NodeCounters,
     /// Attempts sent on this connection whose jobs ended before the node answered.
@@ -124,20 +124,20 @@ impl ConfiguredNode {
         }
     }
 
-    /// There is a job: connects a node that is idle, and tries a near one again soon.
-    pub(crate) fn want(&mut self, now: Instant) {
+    /// There is a job: connects an idle node, and retries a near one early.
+    pub(crate) fn connect_if_idle(&mut self, now: Instant) {
         if !self.listed {
             return;
         }
         if matches!(self.state, ConnectionState::Idle) {
             self.state = ConnectionState::Wanted;
         } else if self.is_near {
-            self.hurry(now);
+            self.retry_early(now);
         }
     }
 
     /// A job has no node: ends the wait for the next attempt as early as the bounds on attempts allow.
-    pub(crate) fn hurry(&mut self, now: Instant) {
+    pub(crate) fn retry_early(&mut self, now: Instant) {
         if !self.listed {
             return;
         }
@@ -153,7 +153,7 @@ impl ConfiguredNode {
 
     /// Whether a connection is being made and the last attempt did not fail: worth waiting for, also if the
     /// caller has the key itself.
-    pub(crate) fn is_hopeful(&self) -> bool {
+    pub(crate) fn is_connecting(&self) -> bool {
         self.failures == 0
             && match &self.state {
                 ConnectionState::Wanted | ConnectionState::Connecting => true,
@@ -187,7 +187,7 @@ impl ConfiguredNode {
     }
 
     /// Records a completed handshake.
-    pub(crate) fn welcomed(&mut self, name: &Arc<str>) {
+    pub(crate) fn handshake_completed(&mut self, name: &Arc<str>) {
         self.name = Arc::clone(name);
         self.counters.connects += 1;
     }
@@ -239,13 +239,28 @@ impl ConfiguredNode {
         self.latency.add(latency, now);
     }
 
+    /// Whether jobs can be sent now, and one more has room.
+    pub(crate) fn has_room(&self) -> bool {
+        match &self.state {
+            ConnectionState::Up(connection) => connection.is_ready() && connection.has_room(),
+            _ => false,
+        }
+    }
+
     /// Cost of one more job at this node, in arbitrary units: jobs in flight times latency.
-    pub(crate) fn cost(&self, in_flight: u32, now: Instant) -> u64 {
+    pub(crate) fn cost(&self, now: Instant) -> u64 {
+        match &self.state {
+            ConnectionState::Up(connection) => self.cost_with(connection.in_flight(), now),
+            _ => u64::MAX,
+        }
+    }
+
+    fn cost_with(&self, in_flight: u32, now: Instant) -> u64 {
         (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(LATENCY_FLOOR_MICROS))
     }
 
     /// The endpoint with its last error, for messages.
-    pub(crate) fn trouble(&self) -> String {
+    pub(crate) fn describe_error(&self) -> String {
         if self.last_error.is_empty() {
             return format!("{}: not ready", self.endpoint);
         }
@@ -314,26 +329,26 @@ mod tests {
                     panic!("no back-off")
                 };
                 assert!(soonest >= now + shortest && soonest <= now + longest);
-                node.hurry(now);
-                let waits = matches!(node.state, ConnectionState::Backoff { until: hurried, .. }
-                    if hurried == until.min(soonest));
+                node.retry_early(now);
+                let waits = matches!(node.state, ConnectionState::Backoff { until: early, .. }
+                    if early == until.min(soonest));
                 assert!(waits, "{endpoint}: an attempt at most every {shortest:?}");
-                node.hurry(now + longest);
+                node.retry_early(now + longest);
                 assert!(matches!(node.state, ConnectionState::Wanted), "{endpoint}");
             }
         }
     }
 
     #[test]
-    fn any_job_hurries_a_near_node_and_leaves_a_far_one() {
+    fn near_node_is_retried_early_for_any_job_and_a_far_one_is_not() {
         let now = Instant::now();
-        for (endpoint, hurried) in [("unix:/x", true), ("tcp:a:1", false)] {
+        for (endpoint, retried) in [("unix:/x", true), ("tcp:a:1", false)] {
             let mut node = node(endpoint, now);
-            node.want(now);
+            node.connect_if_idle(now);
             assert!(matches!(node.state, ConnectionState::Wanted), "the first job connects");
             node.connect_failed("refused".to_owned(), &mut Random::new(), now);
-            node.want(now + FAR_RETRY);
-            assert_eq!(matches!(node.state, ConnectionState::Wanted), hurried, "{endpoint}");
+            node.connect_if_idle(now + FAR_RETRY);
+            assert_eq!(matches!(node.state, ConnectionState::Wanted), retried, "{endpoint}");
         }
     }
 
@@ -348,8 +363,8 @@ mod tests {
             let bound = BACKOFF_BASE.saturating_mul(1 << attempt.min(10)).min(BACKOFF_MAX);
             assert!(until >= now && until <= now + bound, "attempt {attempt}");
         }
-        assert!(!node.is_hopeful());
-        assert_eq!(node.trouble(), "unix:/x: refused");
+        assert!(!node.is_connecting());
+        assert_eq!(node.describe_error(), "unix:/x: refused");
     }
 
     #[test]
@@ -358,7 +373,7 @@ mod tests {
         let mut random = Random::new();
         let mut node = node("unix:/x", start);
         node.lost(start, false, "gone".to_owned(), &mut random, start + STABLE_AFTER);
-        assert!(node.is_hopeful());
+        assert!(node.is_connecting());
         node.lost(start, true, "gone".to_owned(), &mut random, start + STABLE_AFTER);
         assert!(matches!(node.state, ConnectionState::Idle));
         node.lost(start, false, "gone".to_owned(), &mut random, start + STABLE_AFTER / 2);
@@ -370,9 +385,9 @@ mod tests {
         let now = Instant::now();
         let mut node = node("unix:/x", now);
         node.record_answer(Duration::from_millis(800), now);
-        assert_eq!(node.cost(0, now), 800_000);
-        assert_eq!(node.cost(1, now), 1_600_000);
-        assert_eq!(node.cost(0, now + LATENCY_HALF_LIFE), 400_000);
-        assert_eq!(node.cost(0, now + LATENCY_HALF_LIFE * 100), 100);
+        assert_eq!(node.cost_with(0, now), 800_000);
+        assert_eq!(node.cost_with(1, now), 1_600_000);
+        assert_eq!(node.cost_with(0, now + LATENCY_HALF_LIFE), 400_000);
+        assert_eq!(node.cost_with(0, now + LATENCY_HALF_LIFE * 100), 100);
     }
 }

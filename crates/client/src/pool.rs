@@ -23,7 +23,7 @@ use millrace_operation::sync::lock;
 use millrace_operation::{HashAlgorithms, KeyInfo, Operation, OperationSet, PrivateKey};
 use millrace_wire::{KeyRefusal, KeySelector};
 
-use crate::config::{PoolConfig, selector_is_sane};
+use crate::config::{PoolConfig, is_valid_selector};
 use crate::error::ClientError;
 use crate::io::ProcessPool;
 use crate::job::{Job, JobRef, JobRequest, NodeReply, Recipient};
@@ -143,7 +143,7 @@ impl Pool {
         selector: KeySelector,
         deadline: Instant,
     ) -> Result<RemoteKey, ClientError> {
-        if !selector_is_sane(&selector) {
+        if !is_valid_selector(&selector) {
             return Err(ClientError::Key(KeyRefusal::NoSuchKey));
         }
         self.open(KeySource::Selector(selector), deadline)
@@ -262,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// Handle for a host whose event loop can drive the sockets; none before the first use.
+    /// Handle for a host whose event loop can drive the sockets. `None` before the first use.
     #[must_use]
     pub fn host_loop(&self) -> Option<HostLoop> {
         let process_pool = Arc::clone(self.shared.existing()?);

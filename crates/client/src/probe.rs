@@ -41,7 +41,7 @@ pub struct ProbeRequest {
 pub struct Probed {
     /// The node's name for itself.
     pub node: String,
-    /// Name and version of its software; none from an older version.
+    /// Name and version of its software. `None` for an older version.
     pub software: Option<String>,
     /// Whether the node takes no new jobs.
     pub draining: bool,
@@ -49,9 +49,9 @@ pub struct Probed {
     pub latency: Duration,
     /// Public half (`SubjectPublicKeyInfo`, DER) of each key of the request, or the reason for its refusal.
     pub keys: Vec<Result<Vec<u8>, KeyRefusal>>,
-    /// The sum of what the edges of this identity have reported to the node; none from an older version.
+    /// The sum of what the edges of this identity have reported to the node. `None` for an older version.
     pub edges: Option<EdgeReport>,
-    /// The certificates of a TCP connection.
+    /// The certificates of a TCP connection. `None` for a unix socket.
     pub certificates: Option<Certificates>,
 }
 
@@ -94,9 +94,6 @@ pub enum ProbeError {
 }
 
 /// Asks one node.
-///
-/// # Errors
-/// [`ProbeError`].
 pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, ProbeError> {
     let until = Instant::now() + request.timeout;
     let mut talk = Conversation::open(endpoint, request.timeout, until)?;

@@ -16,7 +16,7 @@ use millrace_wire::{EdgeCounter, EdgeReport};
 
 use crate::stats::Totals;
 
-/// Least time between reports of one process, by the protocol.
+/// Shortest time between reports of one process, by the protocol.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Source of the counters of an edge: those of the calling process, which only ever grow. It is called with the pool
@@ -43,9 +43,9 @@ pub(crate) struct Reporter {
     source: ReportSource,
     /// Sum of all reports so far, to all nodes.
     reported: EdgeReport,
-    /// Time from which the next report may be made; none while nothing happens.
+    /// Time from which the next report may be made. `None` while nothing happens.
     due: Option<Instant>,
-    /// Time of the last activity, if no report was due since.
+    /// Time of the last activity. `None` if a report was due since.
     last: Option<Instant>,
 }
 

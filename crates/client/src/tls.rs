@@ -30,9 +30,6 @@ pub(crate) enum TlsSetupError {
 }
 
 /// Reads the files and makes the configuration of a TLS client from them.
-///
-/// # Errors
-/// The file that is wrong, and the reason.
 pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, TlsSetupError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&files.ca)? {

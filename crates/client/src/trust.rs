@@ -3,10 +3,10 @@
 
 //! Whether the process behind a unix socket may be sent a private key.
 //!
-//! While a node is down, another process may bind the path of its socket, if the folder lets it. So a key
-//! goes only to a listener whose user could read this process's keys anyway, root or the own user, or whose
-//! user is the one that decides what is in the folder. The kernel says who listens (`SO_PEERCRED`: the user
-//! at the time of `listen`; for a socket unit of systemd that is root).
+//! While a node is down, another process may bind the path of its socket, if the folder lets it. So a key goes only
+//! to a listener of root or the own user, who could read this process's keys anyway, or of the user that decides what
+//! is in the folder. The kernel says who listens (`SO_PEERCRED`: the user at the time of `listen`; for a socket unit
+//! of systemd that is root).
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ struct Folder {
     mode: u32,
 }
 
-/// Why no private key may be sent over this socket, which is connected to `path`; none if one may.
+/// Why no private key may be sent over this socket, which is connected to `path`. `None` if one may.
 pub(crate) fn objection(fd: &OwnedFd, path: &Path) -> Option<String> {
     let peer = match sockopt::socket_peercred(fd) {
         Ok(peer) => peer.uid.as_raw(),
@@ -52,11 +52,13 @@ pub(crate) fn objection(fd: &OwnedFd, path: &Path) -> Option<String> {
 fn folders(path: &Path) -> io::Result<Vec<Folder>> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::canonicalize(folder.unwrap_or_else(|| Path::new(".")))?;
-    let examine = |folder: &Path| {
-        let meta = fs::metadata(folder)?;
-        Ok(Folder { owner: meta.uid(), mode: meta.mode() })
-    };
-    folder.ancestors().map(examine).collect()
+    folder
+        .ancestors()
+        .map(|folder| {
+            let meta = fs::metadata(folder)?;
+            Ok(Folder { owner: meta.uid(), mode: meta.mode() })
+        })
+        .collect()
 }
 
 /// Whether no user but `peer`, `own` and root can put a socket of `peer` into the first folder, or replace it.
@@ -64,10 +66,10 @@ fn decides(peer: u32, own: u32, folders: &[Folder]) -> bool {
     let Some((folder, above)) = folders.split_first() else {
         return false;
     };
-    let is_safe = |folder: &Folder| {
-        [ROOT, own, peer].contains(&folder.owner) && folder.mode & OTHERS_MAY_WRITE == 0
-    };
-    folder.owner == peer && above.iter().all(is_safe)
+    folder.owner == peer
+        && above.iter().all(|folder| {
+            [ROOT, own, peer].contains(&folder.owner) && folder.mode & OTHERS_MAY_WRITE == 0
+        })
 }
 
 #[cfg(test)]

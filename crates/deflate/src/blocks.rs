@@ -10,7 +10,9 @@
 
 use thiserror::Error;
 
-/// Most bytes of one stored block: its length has 16 bits (RFC 1951, section 3.2.4).
+use crate::engine::ChunkEnd;
+
+/// Bound on the bytes of one stored block: its length has 16 bits (RFC 1951, section 3.2.4).
 const MAX_STORED: usize = 65_535;
 
 /// Length of the header of a stored block at a byte, and of an empty one.
@@ -38,17 +40,21 @@ pub struct Malformed;
 
 /// Bytes that stored blocks with this input take, with an empty block behind them where the stream continues.
 #[must_use]
-pub fn stored_len(input: usize, last: bool) -> usize {
-    let blocks = input.div_ceil(MAX_STORED).max(usize::from(last));
-    input + STORED_HEADER * (blocks + usize::from(!last))
+pub fn stored_len(input: usize, end: ChunkEnd) -> usize {
+    let full = input.div_ceil(MAX_STORED);
+    let blocks = match end {
+        ChunkEnd::Final => full.max(1),
+        ChunkEnd::Open => full + 1,
+    };
+    input + STORED_HEADER * blocks
 }
 
 /// Appends the input as stored blocks, and an empty one where the stream continues.
-pub fn store(input: &[u8], last: bool, output: &mut Vec<u8>) {
+pub fn store(input: &[u8], end: ChunkEnd, output: &mut Vec<u8>) {
     let mut rest = input;
     loop {
         let (block, more) = rest.split_at(rest.len().min(MAX_STORED));
-        let ends = last && more.is_empty();
+        let ends = end == ChunkEnd::Final && more.is_empty();
         // The last empty block of an unfinished stream comes from the second round on an empty rest.
         let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
         output.push(u8::from(ends));
@@ -157,6 +163,11 @@ impl Bits<'_> {
         self.at += count;
         u32::try_from(found).map_err(|_| Malformed)
     }
+
+    /// A number that the next bits add to `base`.
+    fn take_above(&mut self, base: usize, count: usize) -> Result<usize, Malformed> {
+        Ok(base + usize::try_from(self.take(count)?).map_err(|_| Malformed)?)
+    }
 }
 
 /// The two codes of a block.
@@ -204,10 +215,9 @@ impl Codes {
 
     /// The codes at the head of a dynamic block.
     fn read(&mut self, bits: &mut Bits<'_>) -> Result<(), Malformed> {
-        let mut count = |width, base| -> Result<usize, Malformed> {
-            Ok(usize::try_from(bits.take(width)?).map_err(|_| Malformed)? + base)
-        };
-        let (literals, distances, of_lengths) = (count(5, 257)?, count(5, 1)?, count(4, 4)?);
+        let literals = bits.take_above(257, 5)?;
+        let distances = bits.take_above(1, 5)?;
+        let of_lengths = bits.take_above(4, 4)?;
         if literals > LITERALS - 2 {
             return Err(Malformed);
         }
@@ -220,14 +230,11 @@ impl Codes {
         let mut filled = 0;
         while filled < literals + distances {
             let (symbol, _) = self.literals.next(bits)?;
-            let mut repeat = |width, base| -> Result<usize, Malformed> {
-                Ok(usize::try_from(bits.take(width)?).map_err(|_| Malformed)? + base)
-            };
             let (length, times) = match symbol {
                 0..=15 => (symbol, 1),
-                16 if filled > 0 => (lengths[filled - 1], repeat(2, 3)?),
-                17 => (0, repeat(3, 3)?),
-                18 => (0, repeat(7, 11)?),
+                16 if filled > 0 => (lengths[filled - 1], bits.take_above(3, 2)?),
+                17 => (0, bits.take_above(3, 3)?),
+                18 => (0, bits.take_above(11, 7)?),
                 _ => return Err(Malformed),
             };
             let places = lengths.get_mut(filled..filled + times).ok_or(Malformed)?;
@@ -401,12 +408,12 @@ mod tests {
         for length in [0, 1, 65_534, 65_535, 65_536, 200_000] {
             let input: Vec<u8> = (0..length).map(|byte: usize| byte.to_le_bytes()[0]).collect();
             let mut last = Vec::new();
-            store(&input, true, &mut last);
-            assert_eq!(last.len(), stored_len(length, true), "{length}");
+            store(&input, ChunkEnd::Final, &mut last);
+            assert_eq!(last.len(), stored_len(length, ChunkEnd::Final), "{length}");
             assert_eq!(inflate(&last), input);
             let mut open = Vec::new();
-            store(&input, false, &mut open);
-            assert_eq!(open.len(), stored_len(length, false), "{length}");
+            store(&input, ChunkEnd::Open, &mut open);
+            assert_eq!(open.len(), stored_len(length, ChunkEnd::Open), "{length}");
             open.extend(FINAL_EMPTY);
             assert_eq!(inflate(&open), input);
         }

@@ -6,8 +6,8 @@
 //! | level | length | kind | first engine | why |
 //! |---|---|---|---|---|
 //! | 1 | any | any | ISA-L | 4 to 6 times as fast as zlib's level 1; output no longer |
-//! | 2 to 9 | to [`SHORT`] | any | libdeflate's level 1 | a third less time, output at most 2 % longer |
-//! | 2 to 9 | from [`LEAST_SAMPLED`] | packed | ISA-L at its highest level, then stored blocks | nothing to find: at 100 KB a third of libdeflate's time, length within 2 % |
+//! | 2 to 9 | to [`MAX_SHORT_LEN`] | any | libdeflate's level 1 | a third less time, output at most 2 % longer |
+//! | 2 to 9 | from [`MIN_SAMPLED_LEN`] | packed | ISA-L at its highest level, then stored blocks | nothing to find: at 100 KB a third of libdeflate's time, length within 2 % |
 //! | 2 to 9 | otherwise | text | libdeflate's level | only it has the length of zlib's level |
 //!
 //! Every kind of text wants the same engine (`docs/adr/0033-kinds-of-content.md` has the figures).
@@ -16,12 +16,13 @@ use millrace_edge::compression::EngineKind;
 
 use crate::settings::CompressionGoal;
 
-/// Longest chunk, in bytes, that libdeflate compresses at level 1 whatever was asked: at 1,000 bytes 8.5 µs instead of
-/// 13, for output that is 0.4 to 1.9 % longer than zlib's; at 2,000 bytes it would be up to 3.7 %.
-pub const SHORT: usize = 1024;
+/// Bound on a chunk, in bytes, that libdeflate compresses at level 1 whatever was asked: 1,000 bytes take 8.5 µs
+/// instead of 13, for output that is 0.4 to 1.9 % longer than zlib's. At 2,000 bytes it would be up to 3.7 %.
+pub const MAX_SHORT_LEN: usize = 1024;
 
-/// Shortest chunk whose kind is looked at. The sample costs about 1 µs, a fiftieth of what libdeflate takes for it.
-pub const LEAST_SAMPLED: usize = 8 * 1024;
+/// Shortest chunk whose kind is examined, in bytes. The sample costs about 1 µs, a fiftieth of libdeflate's time for
+/// the chunk.
+pub const MIN_SAMPLED_LEN: usize = 8 * 1024;
 
 /// The sample: stretches over the whole chunk, so that a head of text does not decide.
 const STRETCHES: usize = 16;
@@ -31,10 +32,10 @@ const STRETCH: usize = 64;
 /// most 78), PNG 158, gzip and WOFF2 204, about the most that 1,024 samples can show.
 const PACKED_VALUES: usize = 128;
 
-/// Kind of a chunk's content. Engines differ by nothing else.
+/// Kind of a chunk's content. Each kind has an engine that suits it best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
-    /// Anything with statistics to use: markup, programs, JSON, plain text, also base64.
+    /// Content whose bytes repeat or are not equally frequent: markup, programs, JSON, plain text, also base64.
     Text,
     /// Bytes that were compressed or encrypted before.
     Packed,
@@ -44,7 +45,7 @@ impl ContentKind {
     /// Looks at a sample of at most 1 KiB. The answer depends on the chunk alone.
     #[must_use]
     pub fn of(chunk: &[u8]) -> Self {
-        if chunk.len() < LEAST_SAMPLED {
+        if chunk.len() < MIN_SAMPLED_LEN {
             return Self::Text;
         }
         let mut counts = [0_usize; 256];
@@ -82,7 +83,7 @@ pub fn choose(level: u8, goal: CompressionGoal, chunk: &[u8]) -> [StreamChoice; 
     let isal = StreamChoice { engine: EngineKind::Isal, level, or_stored: false };
     let libdeflate = StreamChoice {
         engine: EngineKind::Libdeflate,
-        level: if chunk.len() <= SHORT { 1 } else { level },
+        level: if chunk.len() <= MAX_SHORT_LEN { 1 } else { level },
         or_stored: false,
     };
     if level <= 1 || goal == CompressionGoal::Cpu {
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn packed_bytes_go_to_isal_and_text_to_libdeflate() {
         let text = "<li>an item of a list</li>\n".repeat(1_000);
-        let packed = noise(LEAST_SAMPLED);
+        let packed = noise(MIN_SAMPLED_LEN);
         let (isal, libdeflate) = (EngineKind::Isal, EngineKind::Libdeflate);
         for level in 2..=9 {
             let same = |chunk| first(level, CompressionGoal::Same, chunk);
@@ -124,7 +125,7 @@ mod tests {
             assert!(choose(level, CompressionGoal::Same, &packed)[0].or_stored);
             assert_eq!(same(text.as_bytes()), (libdeflate, level));
             assert_eq!(same(&packed[1..]), (libdeflate, level), "too short to look at");
-            assert_eq!(same(&packed[..SHORT]), (libdeflate, 1));
+            assert_eq!(same(&packed[..MAX_SHORT_LEN]), (libdeflate, 1));
             assert_eq!(first(level, CompressionGoal::Cpu, text.as_bytes()), (isal, level));
         }
         assert_eq!(first(1, CompressionGoal::Same, text.as_bytes()), (isal, 1));

@@ -10,19 +10,19 @@ use millrace_edge::compression::{Counter, Counters, EngineKind};
 
 use crate::blocks::{self, FINAL_EMPTY};
 use crate::choice::choose;
-use crate::engine::{Chunk, Engine, EngineError};
+use crate::engine::{Chunk, ChunkEnd, Engine, EngineError};
 use crate::isal::Isal;
 use crate::libdeflate::{Decompressor, Libdeflate};
 use crate::qat::QatEngine;
 use crate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 
-/// One chunk of this number is verified where verification costs about as much as half of the gain.
-pub const SAMPLE: u32 = 64;
+/// One chunk in this number is verified where verification costs about as much as half of the gain.
+pub const VERIFY_ONE_IN: u32 = 64;
 
-/// Least level and length at which verifying all of libdeflate's output takes about a tenth of the compression time.
-/// For shorter chunks, building the decompressor's tables alone takes a quarter of it.
-const FIRST_LEVEL_VERIFIED: u8 = 2;
-const FIRST_LENGTH_VERIFIED: usize = 32 * 1024;
+/// Lowest level and shortest length at which verifying all of libdeflate's output takes about a tenth of the
+/// compression time. For shorter chunks, building the decompressor's tables alone takes a quarter of it.
+const MIN_VERIFIED_LEVEL: u8 = 2;
+const MIN_VERIFIED_LEN: usize = 32 * 1024;
 
 /// The engines of one thread. Nothing of a stream stays in it between two calls.
 #[derive(Debug)]
@@ -102,10 +102,9 @@ impl Compressor {
                 .any(|engine| !self.counters.is_quarantined(engine.kind()))
     }
 
-    /// Appends the chunk to `output` as raw deflate blocks that end at a byte: with a final block if it is the
-    /// last one, else with an empty stored block. At most [`blocks::stored_len`] bytes are appended.
+    /// Appends the chunk to `output` as raw deflate blocks that end at a byte: at most [`blocks::stored_len`] bytes.
     pub fn compress(&mut self, chunk: &Chunk<'_>, output: &mut Vec<u8>) {
-        if chunk.input.is_empty() && chunk.last {
+        if chunk.input.is_empty() && chunk.end == ChunkEnd::Final {
             output.extend(FINAL_EMPTY);
             return;
         }
@@ -121,8 +120,9 @@ impl Compressor {
             && (device && self.attempt(Place::Qat, chunk, output) == Attempt::Done
                 || self.by_processor(chunk, output));
         if !done {
-            let (start, before) = (Instant::now(), output.len());
-            blocks::store(chunk.input, chunk.last, output);
+            let start = Instant::now();
+            let before = output.len();
+            blocks::store(chunk.input, chunk.end, output);
             let written = output.len() - before;
             self.counters.add_chunk(
                 EngineKind::Stored,
@@ -163,7 +163,7 @@ impl Compressor {
         let chunk = Chunk { history, ..*chunk };
         let before = output.len();
         // One byte more than stored blocks take would be too long.
-        output.resize(before + blocks::stored_len(chunk.input.len(), chunk.last), 0);
+        output.resize(before + blocks::stored_len(chunk.input.len(), chunk.end), 0);
         let start = Instant::now();
         let result = engine.compress(&chunk, &mut output[before..]);
         let took = start.elapsed();
@@ -190,8 +190,8 @@ impl Compressor {
 
     /// Verifies the output, if its turn has come.
     fn is_right(&mut self, kind: EngineKind, chunk: &Chunk<'_>, output: &[u8]) -> bool {
-        let long = chunk.input.len() >= FIRST_LENGTH_VERIFIED;
-        let all = kind == EngineKind::Libdeflate && chunk.level >= FIRST_LEVEL_VERIFIED && long;
+        let long = chunk.input.len() >= MIN_VERIFIED_LEN;
+        let all = kind == EngineKind::Libdeflate && chunk.level >= MIN_VERIFIED_LEVEL && long;
         let due = match self.settings.verify {
             // Nothing else knows what a device did.
             _ if kind == EngineKind::Qat => true,
@@ -199,7 +199,7 @@ impl Compressor {
             ChunkVerification::All => true,
             ChunkVerification::Auto if all => true,
             ChunkVerification::Auto => {
-                self.unsampled = (self.unsampled + 1) % SAMPLE;
+                self.unsampled = (self.unsampled + 1) % VERIFY_ONE_IN;
                 self.unsampled == 0
             }
         };
@@ -253,7 +253,7 @@ impl Place {
         }
     }
 
-    /// Counter of an error; none if the input does not compress.
+    /// Counter of an error. `None` if the input does not compress.
     fn reason(self, error: EngineError) -> Option<Counter> {
         Some(match error {
             EngineError::NoRoom => return None,
@@ -293,16 +293,16 @@ impl Verifier {
     fn check(&mut self, chunk: &Chunk<'_>, output: &[u8]) -> bool {
         let wanted = chunk.history.len() + chunk.input.len();
         self.back.resize(wanted, 0);
-        let stream = if chunk.last && chunk.history.is_empty() {
+        let stream = if chunk.end == ChunkEnd::Final && chunk.history.is_empty() {
             output
         } else {
             // A separate stream: the history as stored blocks, the chunk, an end.
             self.stream.clear();
             if !chunk.history.is_empty() {
-                blocks::store(chunk.history, false, &mut self.stream);
+                blocks::store(chunk.history, ChunkEnd::Open, &mut self.stream);
             }
             self.stream.extend(output);
-            if !chunk.last {
+            if chunk.end == ChunkEnd::Open {
                 self.stream.extend(FINAL_EMPTY);
             }
             &self.stream

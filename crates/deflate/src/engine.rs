@@ -2,12 +2,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The contract of an engine.
+//!
+//! ```
+//! use millrace_deflate::blocks::stored_len;
+//! use millrace_deflate::engine::{Chunk, ChunkEnd, Engine};
+//! use millrace_deflate::libdeflate::{Decompressor, Libdeflate};
+//!
+//! let input = b"the same words, the same words, the same words";
+//! let chunk = Chunk { level: 6, history: &[], input, end: ChunkEnd::Final };
+//! let mut output = vec![0; stored_len(input.len(), chunk.end)];
+//! let length = Libdeflate::default().compress(&chunk, &mut output)?;
+//! assert!(length < input.len());
+//!
+//! let mut back = vec![0; input.len()];
+//! let mut decompressor = Decompressor::new().expect("memory");
+//! assert!(decompressor.fills(&output[..length], &mut back));
+//! assert_eq!(back, input);
+//! # Ok::<(), millrace_deflate::engine::EngineError>(())
+//! ```
 
 use millrace_edge::compression::EngineKind;
 use thiserror::Error;
 
 /// Longest distance back that a deflate stream may refer to, in bytes (RFC 1951, section 2).
 pub const WINDOW: usize = 32 * 1024;
+
+/// How the blocks of a chunk end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkEnd {
+    /// With an empty stored block: another chunk may follow.
+    Open,
+    /// With a final block: the stream ends.
+    Final,
+}
 
 /// A piece of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +45,8 @@ pub struct Chunk<'a> {
     pub history: &'a [u8],
     /// The bytes to compress.
     pub input: &'a [u8],
-    /// Whether the stream ends with this chunk.
-    pub last: bool,
+    /// How its blocks end.
+    pub end: ChunkEnd,
 }
 
 /// Why an engine gave no output.
@@ -55,8 +82,7 @@ pub trait Engine {
 
     /// Writes the chunk, whose input is not empty, as raw deflate blocks and returns their length in bytes.
     ///
-    /// The blocks end at a byte: with a final block if the chunk is the last one, else with an empty stored
-    /// block, after which another chunk may follow.
+    /// The blocks end at a byte.
     ///
     /// # Errors
     /// [`EngineError::NoRoom`] if `output` is too short, else what went wrong. `output` is then undefined.

@@ -108,9 +108,12 @@ impl Default for CompressionSettings {
             verify: ChunkVerification::default(),
             isal: true,
             libdeflate: true,
+            // About what zlib holds back.
             gather: 128 * 1024,
             device: DeviceUse::default(),
+            // Below, one core is faster than the way to a card and back.
             device_min: 64 * 1024,
+            // A card answers within 0.2 ms, and a worker stands still this long when a request is lost.
             device_time: Duration::from_millis(50),
         }
     }
@@ -119,69 +122,121 @@ impl Default for CompressionSettings {
 impl CompressionSettings {
     /// Reads the variables; a value that is not understood is named in the second part, and the default holds.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
-        let mut found = Self::default();
-        let mut problems = Vec::new();
-        let mut set = |name: &str, wanted: &str, apply: &mut dyn FnMut(&str) -> bool| {
-            if let Some(value) = variable(name).filter(|value| !value.is_empty() && !apply(value)) {
-                problems.push(format!("{name}: {value:?} is not {wanted}; the default holds"));
-            }
+        let default = Self::default();
+        let mut variables = Variables { value: variable, problems: Vec::new() };
+        let (isal, libdeflate) = variables.read(
+            ENGINES,
+            "a list of isal and libdeflate",
+            (default.isal, default.libdeflate),
+            engines,
+        );
+        let found = Self {
+            scope: variables.read(SCOPE, "on, any or off", default.scope, |word| match word {
+                "on" => Some(ServedPrograms::Servers),
+                "any" => Some(ServedPrograms::Any),
+                "off" => Some(ServedPrograms::Off),
+                _ => None,
+            }),
+            goal: variables.read(GOAL, "same or cpu", default.goal, |word| match word {
+                "same" => Some(CompressionGoal::Same),
+                "cpu" => Some(CompressionGoal::Cpu),
+                _ => None,
+            }),
+            verify: variables.read(VERIFY, "auto, all or off", default.verify, |word| match word {
+                "auto" => Some(ChunkVerification::Auto),
+                "all" => Some(ChunkVerification::All),
+                "off" => Some(ChunkVerification::Off),
+                _ => None,
+            }),
+            isal,
+            libdeflate,
+            gather: variables.read(
+                GATHER,
+                &format!("{}k to {}k", GATHER_KIB.start(), GATHER_KIB.end()),
+                default.gather,
+                |size| {
+                    let kib = size.strip_suffix(['k', 'K'])?.parse().ok()?;
+                    GATHER_KIB.contains(&kib).then_some(kib * 1024)
+                },
+            ),
+            device: variables.read(DEVICE, "off, failover or only", default.device, |word| {
+                match word {
+                    "off" => Some(DeviceUse::Off),
+                    "failover" => Some(DeviceUse::Failover),
+                    "only" => Some(DeviceUse::Only),
+                    _ => None,
+                }
+            }),
+            device_min: variables.read(
+                DEVICE_MIN,
+                &format!(
+                    "{} to {}, or 1k to {}k",
+                    DEVICE_MIN_BYTES.start(),
+                    DEVICE_MIN_BYTES.end(),
+                    DEVICE_MIN_BYTES.end() / 1024
+                ),
+                default.device_min,
+                |size| bytes(size).filter(|bytes| DEVICE_MIN_BYTES.contains(bytes)),
+            ),
+            device_time: variables.read(
+                DEVICE_MS,
+                &format!(
+                    "{} to {} milliseconds",
+                    DEVICE_MILLISECONDS.start(),
+                    DEVICE_MILLISECONDS.end()
+                ),
+                default.device_time,
+                |time| {
+                    let millis = time.parse().ok()?;
+                    let fits = DEVICE_MILLISECONDS.contains(&millis);
+                    fits.then(|| Duration::from_millis(millis))
+                },
+            ),
         };
-        let scopes = [
-            ("on", ServedPrograms::Servers),
-            ("any", ServedPrograms::Any),
-            ("off", ServedPrograms::Off),
-        ];
-        let goals = [("same", CompressionGoal::Same), ("cpu", CompressionGoal::Cpu)];
-        let verifies = [
-            ("auto", ChunkVerification::Auto),
-            ("all", ChunkVerification::All),
-            ("off", ChunkVerification::Off),
-        ];
-        set(SCOPE, "on, any or off", &mut |word| choose(&scopes, word, &mut found.scope));
-        set(GOAL, "same or cpu", &mut |word| choose(&goals, word, &mut found.goal));
-        set(VERIFY, "auto, all or off", &mut |word| choose(&verifies, word, &mut found.verify));
-        set(ENGINES, "a list of isal and libdeflate", &mut |list| {
-            let has = |kind: EngineKind| list.split(',').any(|word| word.trim() == kind.name());
-            let (isal, libdeflate) = (has(EngineKind::Isal), has(EngineKind::Libdeflate));
-            let known = list.split(',').count() == usize::from(isal) + usize::from(libdeflate);
-            if known {
-                (found.isal, found.libdeflate) = (isal, libdeflate);
-            }
-            known
-        });
-        set(GATHER, "16k to 256k", &mut |size| {
-            let number = size.strip_suffix(['k', 'K']).and_then(|number| number.parse().ok());
-            let good = number.filter(|number| GATHER_KIB.contains(number));
-            found.gather = good.map_or(found.gather, |number| number * 1024);
-            good.is_some()
-        });
-        let devices =
-            [("off", DeviceUse::Off), ("failover", DeviceUse::Failover), ("only", DeviceUse::Only)];
-        set(DEVICE, "off, failover or only", &mut |word| choose(&devices, word, &mut found.device));
-        set(DEVICE_MIN, "128 to 262144, or 1k to 256k", &mut |size| {
-            let (digits, unit) = match size.strip_suffix(['k', 'K']) {
-                Some(kib) => (kib, 1024),
-                None => (size, 1),
-            };
-            let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
-            let good = bytes.filter(|bytes| DEVICE_MIN_BYTES.contains(bytes));
-            found.device_min = good.unwrap_or(found.device_min);
-            good.is_some()
-        });
-        set(DEVICE_MS, "1 to 10000 milliseconds", &mut |time| {
-            let good = time.parse().ok().filter(|time| DEVICE_MILLISECONDS.contains(time));
-            found.device_time = good.map_or(found.device_time, Duration::from_millis);
-            good.is_some()
-        });
-        (found, problems)
+        (found, variables.problems)
     }
 }
 
-/// Sets `place` to the value of this word, if there is such a word.
-fn choose<T: Copy>(words: &[(&str, T)], word: &str, place: &mut T) -> bool {
-    let found = words.iter().find(|(known, _)| *known == word);
-    *place = found.map_or(*place, |(_, value)| *value);
-    found.is_some()
+/// Variables with a source of their values, and what is wrong with those that were read.
+struct Variables<F> {
+    value: F,
+    problems: Vec<String>,
+}
+
+impl<F: Fn(&str) -> Option<String>> Variables<F> {
+    /// The value of a variable; `default` if it is not set, or not understood.
+    fn read<T>(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        default: T,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> T {
+        let Some(value) = (self.value)(name).filter(|value| !value.is_empty()) else {
+            return default;
+        };
+        parse(&value).unwrap_or_else(|| {
+            self.problems.push(format!("{name}: {value:?} is not {wanted}; the default holds"));
+            default
+        })
+    }
+}
+
+/// Whether a list has ISA-L, and whether it has libdeflate.
+fn engines(list: &str) -> Option<(bool, bool)> {
+    let has = |kind: EngineKind| list.split(',').any(|word| word.trim() == kind.name());
+    let isal = has(EngineKind::Isal);
+    let libdeflate = has(EngineKind::Libdeflate);
+    let known = usize::from(isal) + usize::from(libdeflate);
+    (list.split(',').count() == known).then_some((isal, libdeflate))
+}
+
+/// A number of bytes, or of KiB with the suffix `k`.
+fn bytes(size: &str) -> Option<usize> {
+    match size.strip_suffix(['k', 'K']) {
+        Some(kib) => kib.parse::<usize>().ok()?.checked_mul(1024),
+        None => size.parse().ok(),
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use flate2::read::DeflateDecoder;
 use flate2::{Decompress, FlushDecompress};
 use millrace_deflate::blocks::{self, FINAL_EMPTY};
 use millrace_deflate::compressor::{Compressor, Engines};
-use millrace_deflate::engine::{Chunk, Engine, EngineError, WINDOW};
+use millrace_deflate::engine::{Chunk, ChunkEnd, Engine, EngineError, WINDOW};
 use millrace_deflate::isal::Isal;
 use millrace_deflate::settings::{ChunkVerification, CompressionSettings};
 use millrace_edge::compression::{Counter, Counters, EngineKind};
@@ -72,11 +72,15 @@ fn every_engine_level_and_kind_of_data_comes_back() {
                             level,
                             history,
                             input,
-                            last: 70_000 * index + input.len() == text.len(),
+                            end: if 70_000 * index + input.len() == text.len() {
+                                ChunkEnd::Final
+                            } else {
+                                ChunkEnd::Open
+                            },
                         };
                         let before = stream.len();
                         compressor.compress(&chunk, &mut stream);
-                        let most = blocks::stored_len(input.len(), chunk.last);
+                        let most = blocks::stored_len(input.len(), chunk.end);
                         assert!(stream.len() - before <= most, "{name} {level} {kind} {length}");
                         history = &input[input.len().saturating_sub(WINDOW)..];
                     }
@@ -113,7 +117,7 @@ proptest! {
                     level,
                     history: &text[at.saturating_sub(WINDOW)..at],
                     input: &text[at..at + length],
-                    last: false,
+                    end: ChunkEnd::Open,
                 };
                 compressor.compress(&chunk, &mut stream);
                 at += length;
@@ -176,7 +180,7 @@ fn unfinished_chunk_ends_with_an_empty_stored_block_at_every_level() {
         for (level, input) in (1..=9).flat_map(|level| inputs.map(|input| (level, input))) {
             let place = || format!("{name}, level {level}, {} bytes", input.len());
             for history in [&noise[..WINDOW], &[]] {
-                let chunk = Chunk { level, history, input, last: false };
+                let chunk = Chunk { level, history, input, end: ChunkEnd::Open };
                 let mut output = Vec::new();
                 compressor.compress(&chunk, &mut output);
                 assert!(output.ends_with(&EMPTY), "{}", place());
@@ -202,7 +206,7 @@ fn wrong_output_is_replaced_and_its_engine_quarantined() {
     let text = sample(0, 50_000);
     for lie in [Lie::FlippedBit, Lie::TooShort, Lie::NotItsInput, Lie::Error] {
         for spare in [true, false] {
-            for last in [true, false] {
+            for end in [ChunkEnd::Final, ChunkEnd::Open] {
                 let counters = Counters::private();
                 let settings = CompressionSettings {
                     verify: ChunkVerification::All,
@@ -218,14 +222,14 @@ fn wrong_output_is_replaced_and_its_engine_quarantined() {
                     Engines { isal: Some(Box::new(liar)), libdeflate: honest, qat: None },
                 );
                 let mut stream = Vec::new();
-                let chunk = Chunk { level: 1, history: &[], input: &text, last };
+                let chunk = Chunk { level: 1, history: &[], input: &text, end };
                 compressor.compress(&chunk, &mut stream);
-                if !last {
+                if end == ChunkEnd::Open {
                     stream.extend(FINAL_EMPTY);
                 }
-                assert!(inflate(&stream) == text, "{lie:?} {spare} {last}");
+                assert!(inflate(&stream) == text, "{lie:?} {spare} {end:?}");
                 let by = if spare { Counter::LibdeflateChunks } else { Counter::StoredChunks };
-                assert_eq!(counters.get(by), 1, "{lie:?} {spare} {last}");
+                assert_eq!(counters.get(by), 1, "{lie:?} {spare} {end:?}");
                 // An error is no wrong output: the engine is tried again.
                 let quarantined = lie != Lie::Error;
                 assert_eq!(counters.is_quarantined(EngineKind::Isal), quarantined, "{lie:?}");
@@ -241,9 +245,9 @@ fn bytes_that_do_not_compress_are_stored() {
     fastrand::Rng::with_seed(1).fill(&mut noise);
     for (name, mut compressor, counters) in compressors() {
         let mut stream = Vec::new();
-        let chunk = Chunk { level: 6, history: &[], input: &noise, last: true };
+        let chunk = Chunk { level: 6, history: &[], input: &noise, end: ChunkEnd::Final };
         compressor.compress(&chunk, &mut stream);
-        assert!(stream.len() <= blocks::stored_len(noise.len(), true), "{name}");
+        assert!(stream.len() <= blocks::stored_len(noise.len(), chunk.end), "{name}");
         assert!(inflate(&stream) == noise, "{name}");
         assert_eq!(
             counters.get(Counter::FailedIsal) + counters.get(Counter::FailedLibdeflate),
@@ -295,7 +299,7 @@ fn packed_bytes_that_one_engine_cannot_shorten_are_stored_without_the_other() {
             },
         );
         let mut stream = Vec::new();
-        let chunk = Chunk { level: 6, history: &[], input: &input, last: true };
+        let chunk = Chunk { level: 6, history: &[], input: &input, end: ChunkEnd::Final };
         compressor.compress(&chunk, &mut stream);
         assert!(inflate(&stream) == input);
         assert_eq!(counters.get(Counter::StoredChunks), 1);

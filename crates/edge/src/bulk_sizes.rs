@@ -22,14 +22,14 @@ pub struct BulkSize<'a> {
     pub interface: &'a str,
     /// The algorithm, such as `aes-cbc`.
     pub algorithm: &'a str,
-    /// The least size, in bytes; none if it pays at no size.
+    /// The smallest size that pays, in bytes. `None` if no size does.
     pub least: Option<usize>,
     /// The time of the measurement, in seconds since 1970.
     pub measured_s: u64,
 }
 
 impl<'a> BulkSize<'a> {
-    /// Reads a line; none if it means nothing.
+    /// Reads a line. `None` if it means nothing.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let mut columns = line.split('\t');

@@ -3,8 +3,8 @@
 
 //! Counters of the compression library, in cells that other processes can read.
 //!
-//! The cells lie in memory that a server's master and its workers share, so that their sums are there without
-//! adding up, and live as long as the last of them. The first two cells say what the others are.
+//! The cells lie in memory that a server's master and its workers share: they hold the sums over all of them, and
+//! live as long as the last process. The first two cells say what the others are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,10 +18,10 @@ const MAGIC: u64 = 0x4d52_434f_4d50_0001;
 /// Cells before the counters: magic, number of counters.
 const HEAD: usize = 2;
 
-/// Most counters that a reader accepts: more than any version will have.
+/// Bound on the counters that a reader accepts: more than any version will have.
 const MAX_COUNTERS: usize = 512;
 
-/// Most bytes of the memory file that a reader needs.
+/// Bound on the bytes of the memory file that a reader needs.
 pub const MAX_BYTES: usize = (HEAD + MAX_COUNTERS) * 8;
 
 macro_rules! counters {
@@ -234,7 +234,7 @@ pub struct CounterSnapshot {
 }
 
 impl CounterSnapshot {
-    /// Reads the memory file of a process, which may be of another version of Millrace; `None` if it is something else.
+    /// Reads the memory file of a process, which may be of another version of Millrace. `None` if it is something else.
     #[must_use]
     pub fn parse(memory: &[u8]) -> Option<Self> {
         let mut cells = memory

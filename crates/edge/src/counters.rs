@@ -21,7 +21,7 @@ pub const MAGIC: u64 = 0x4d52_4c4f_4341_0001;
 /// Bytes of a name.
 pub const NAME_LEN: usize = 24;
 
-/// Most cells that a reader takes: more than any version will have.
+/// Bound on the cells that a reader takes: more than any version will have.
 const MAX_CELLS: usize = 64;
 
 /// Numbers before the cells.
@@ -40,10 +40,10 @@ pub enum CellKind {
     Operations,
     /// Other events.
     Events,
-    /// Nanoseconds of a primitive here, when it was measured.
-    CostHere,
+    /// Nanoseconds of a primitive in the gateway, when it was measured.
+    CostLocal,
     /// Nanoseconds of a primitive in the installed OpenSSL, when it was measured.
-    CostThere,
+    CostOpenssl,
 }
 
 /// Events, by the names of their cells.
@@ -64,18 +64,18 @@ pub mod event {
         [FETCH_HITS, FETCH_MISSES, TICKETS_JOINED, PAIRS_AHEAD, PAIRS_DROPPED];
 }
 
-/// Prefix of a primitive's name in the cell of its cost here.
-pub const COST_HERE: &str = "ns ";
+/// Prefix of a primitive's name in the cell of its cost in the gateway.
+pub const COST_LOCAL: &str = "ns ";
 /// Prefix of a primitive's name in the cell of its cost in the installed OpenSSL.
-pub const COST_THERE: &str = "stock ";
+pub const COST_OPENSSL: &str = "stock ";
 
 impl CellKind {
     /// Kind of the cell with this name, and the name of its primitive or event.
     #[must_use]
     pub fn of(name: &str) -> (Self, &str) {
-        match (name.strip_prefix(COST_HERE), name.strip_prefix(COST_THERE)) {
-            (Some(primitive), _) => (Self::CostHere, primitive),
-            (_, Some(primitive)) => (Self::CostThere, primitive),
+        match (name.strip_prefix(COST_LOCAL), name.strip_prefix(COST_OPENSSL)) {
+            (Some(primitive), _) => (Self::CostLocal, primitive),
+            (_, Some(primitive)) => (Self::CostOpenssl, primitive),
             _ if event::ALL.contains(&name) => (Self::Events, name),
             _ => (Self::Operations, name),
         }
@@ -116,7 +116,7 @@ pub fn describe<'a>(memory: &[AtomicU64], names: impl Iterator<Item = &'a str>) 
     memory[0].store(MAGIC, Ordering::Release);
 }
 
-/// The numbers by name; none if the memory is something else, or cut short.
+/// The numbers by name. `None` if the memory is something else, or cut short.
 #[must_use]
 pub fn parse(memory: &[u8]) -> Option<BTreeMap<String, u64>> {
     let number = |at: usize| {
@@ -178,7 +178,7 @@ mod tests {
         for name in event::ALL {
             assert_eq!(CellKind::of(name), (CellKind::Events, name));
         }
-        assert_eq!(CellKind::of("ns X25519"), (CellKind::CostHere, "X25519"));
-        assert_eq!(CellKind::of("stock X25519"), (CellKind::CostThere, "X25519"));
+        assert_eq!(CellKind::of("ns X25519"), (CellKind::CostLocal, "X25519"));
+        assert_eq!(CellKind::of("stock X25519"), (CellKind::CostOpenssl, "X25519"));
     }
 }

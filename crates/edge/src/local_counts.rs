@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::counters::{self, COST_THERE, CellKind, event};
+use crate::counters::{self, COST_OPENSSL, CellKind, event};
 
 /// The numbers of a memory file at one moment, or what was added between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalCounts(BTreeMap<String, u64>);
 
 impl LocalCounts {
-    /// Reads the memory file, which may be of another version of Millrace; `None` if it is something else.
+    /// Reads the memory file, which may be of another version of Millrace. `None` if it is something else.
     #[must_use]
     pub fn parse(memory: &[u8]) -> Option<Self> {
         counters::parse(memory).map(Self)
@@ -24,7 +24,7 @@ impl LocalCounts {
         let grown = self.0.iter().map(|(name, number)| {
             let before = match CellKind::of(name).0 {
                 CellKind::Operations | CellKind::Events => before.of(name),
-                CellKind::CostHere | CellKind::CostThere => 0,
+                CellKind::CostLocal | CellKind::CostOpenssl => 0,
             };
             (name.clone(), number.saturating_sub(before))
         });
@@ -50,13 +50,13 @@ impl LocalCounts {
         (hits, hits.saturating_add(self.of(event::FETCH_MISSES)))
     }
 
-    /// The primitives that were measured on both sides: the name, the nanoseconds here, and those of OpenSSL's own.
+    /// The primitives that were measured on both sides: the name, its nanoseconds in the gateway, and those in OpenSSL.
     pub fn costs(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.0.iter().filter_map(|(name, own_cost)| {
-            let (CellKind::CostHere, primitive) = CellKind::of(name) else {
+            let (CellKind::CostLocal, primitive) = CellKind::of(name) else {
                 return None;
             };
-            let openssl_cost = self.of(&format!("{COST_THERE}{primitive}"));
+            let openssl_cost = self.of(&format!("{COST_OPENSSL}{primitive}"));
             (*own_cost > 0 && openssl_cost > 0).then_some((primitive, *own_cost, openssl_cost))
         })
     }

@@ -23,13 +23,13 @@ pub fn words(value: &str) -> impl Iterator<Item = &str> {
 /// The value of `local`: which primitives the provider computes in the gateway's own process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalChoice<'a> {
-    /// `off`, or no word: none.
+    /// No primitive: `off`, or no word.
     Off,
-    /// `on`: those that were measured to be faster than the installed OpenSSL.
+    /// The primitives that were measured to be faster than the installed OpenSSL: `on`.
     IfFaster,
-    /// `all`: every one.
+    /// Every primitive: `all`.
     All,
-    /// Those that are named.
+    /// The primitives with these names.
     Named(Vec<&'a str>),
 }
 

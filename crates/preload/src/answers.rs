@@ -6,18 +6,18 @@
 //!
 //! A server has one key for each type of certificate and asks for one digest each. A key that was replaced while
 //! the server runs is asked for no more, and must not stay in memory for long: an answer that was not used for
-//! [`UNUSED`] questions is dropped.
+//! [`MAX_UNUSED_QUESTIONS`] is dropped.
 
 use std::ffi::{CStr, CString};
 
-/// Most answers that are kept: certificates of several types for several names.
-const MOST: usize = 16;
+/// Bound on the answers that are kept: certificates of several types for several names.
+const MAX_ANSWERS: usize = 16;
 
-/// Longest name of a digest or property query that is kept, in bytes.
-const LONGEST: usize = 64;
+/// Bound on the name of a digest or a property query that is kept, in bytes: a server's are shorter.
+const MAX_TEXT_LEN: usize = 64;
 
-/// Questions of the thread after which an answer without use is dropped.
-const UNUSED: u64 = 256;
+/// Questions of the thread after which an answer without use is dropped: a busy server asks them within a second.
+const MAX_UNUSED_QUESTIONS: u64 = 256;
 
 /// The address of a key, the name of a digest, and a property query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +51,21 @@ impl DigestAnswers {
     pub(crate) fn find(&mut self, generation: u64, question: DigestQuestion<'_>) -> Option<i32> {
         self.questions += 1;
         let now = self.questions;
-        let is_it = |kept: &&mut KeptAnswer| {
+        if self.generation != generation {
+            return None;
+        }
+        let kept = self.kept.iter_mut().find(|kept| {
             kept.key == question.key
                 && kept.digest.as_deref() == question.digest
                 && kept.properties.as_deref() == question.properties
-        };
-        let kept = self.kept.iter_mut().find(is_it).filter(|_| self.generation == generation)?;
+        })?;
         kept.last_use = now;
         Some(kept.answer)
     }
 
     /// Whether a look for answers without use is due.
     pub(crate) fn is_due(&self) -> bool {
-        self.questions.is_multiple_of(UNUSED)
+        self.questions.is_multiple_of(MAX_UNUSED_QUESTIONS)
     }
 
     /// The keys whose references shall be given back: those of another generation, and of answers without use.
@@ -71,14 +73,19 @@ impl DigestAnswers {
         let all = self.generation != generation;
         self.generation = generation;
         let now = self.questions;
-        let stale = |kept: &mut KeptAnswer| all || now - kept.last_use > UNUSED;
-        self.kept.extract_if(.., stale).map(|kept| kept.key).collect()
+        self.kept
+            .extract_if(.., |kept| all || now - kept.last_use > MAX_UNUSED_QUESTIONS)
+            .map(|kept| kept.key)
+            .collect()
     }
 
     /// Whether an answer can be kept.
     pub(crate) fn has_room(&self, question: DigestQuestion<'_>) -> bool {
-        let short = |text: Option<&CStr>| text.is_none_or(|text| text.count_bytes() <= LONGEST);
-        self.kept.len() < MOST && short(question.digest) && short(question.properties)
+        self.kept.len() < MAX_ANSWERS
+            && [question.digest, question.properties]
+                .into_iter()
+                .flatten()
+                .all(|text| text.count_bytes() <= MAX_TEXT_LEN)
     }
 
     /// Keeps an answer that is not there yet; only where there is room. The key has a reference for it.
@@ -123,7 +130,7 @@ mod tests {
         answers.stale(1);
         answers.insert(of(7, c"SHA256"), 1);
         answers.insert(of(8, c"SHA256"), 1);
-        for _ in 0..UNUSED {
+        for _ in 0..MAX_UNUSED_QUESTIONS {
             assert_eq!(answers.stale(1), []);
             assert_eq!(answers.find(1, of(8, c"SHA256")), Some(1));
         }
@@ -136,12 +143,12 @@ mod tests {
     fn answers_have_a_bound() {
         let mut answers = DigestAnswers::EMPTY;
         answers.stale(1);
-        for key in 0..MOST {
+        for key in 0..MAX_ANSWERS {
             assert!(answers.has_room(of(key, c"SHA256")));
             answers.insert(of(key, c"SHA256"), 1);
         }
-        assert!(!answers.has_room(of(MOST, c"SHA256")));
-        let long = CString::new(vec![b'a'; LONGEST + 1]).expect("no zero byte");
+        assert!(!answers.has_room(of(MAX_ANSWERS, c"SHA256")));
+        let long = CString::new(vec![b'a'; MAX_TEXT_LEN + 1]).expect("no zero byte");
         assert!(!DigestAnswers::EMPTY.has_room(of(0, &long)));
     }
 }

@@ -15,28 +15,32 @@
 //! nginx            SSL_do_handshake ──► the job continues
 //! ```
 //!
-//! If the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of an eventfd, and
-//! `epoll_wait` reports the socket as readable when the provider notifies that token.
+//! If the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of an eventfd. When
+//! the provider notifies that token, `epoll_wait` reports the socket as readable.
 //!
-//! Only handshakes run as jobs; reads and writes do not, so renegotiation (which nginx refuses) and
-//! updates of TLS 1.3 keys (which take no private key) are as they were. When nginx frees a connection
-//! whose job is paused, the job is resumed once and told to give up (the provider asks
-//! [`millrace_preload_cancelling`]), so it ends within the call and leaks nothing.
+//! Only handshakes run as jobs. Reads and writes do not, so renegotiation (which nginx refuses) and updates of TLS 1.3
+//! keys (which take no private key) are as they were. When nginx frees a connection whose job is paused, this library
+//! resumes the job once and tells it to give up. The provider asks for that order ([`millrace_preload_cancelling`]), so
+//! the job ends within the call and leaks nothing.
 //!
-//! HAProxy is asynchronous by itself (`ssl-mode-async`), but when it closes a connection whose job is
-//! paused, because the client is gone or timed out, it frees the connection and leaks the job: about
-//! 20 KiB each time, in every version so far. In HAProxy this library ends the job before that, by the
-//! same order, when HAProxy asks whether there is one; gives jobs stacks with a guard where OpenSSL
-//! allows that; and lets a single event loop drive the pool's sockets.
+//! HAProxy is asynchronous by itself (`ssl-mode-async`). But when it closes a connection whose job is paused, because
+//! the client is gone or timed out, it frees the connection and leaks the job: about 20 KiB each time, in every version
+//! so far. This library ends the job before that, by the same order, when HAProxy asks whether there is one. It also
+//! gives jobs stacks with a guard where OpenSSL allows that, and lets a single event loop drive the pool's sockets.
 //!
-//! Where no pool is used, the library can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment) and
-//! answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`, see `ffi::fetch` and `ffi::sigalgs`),
-//! and have the tickets of a handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`, see `ffi::tickets`).
+//! Where no pool is used, the library can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment). It
+//! can answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`). And it can have the tickets of a
+//! handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`).
 //!
 //! The library does nothing in any other program, in an nginx that does not use epoll, and in a program without a
-//! shared OpenSSL, and says so once on standard error (in a program that is not known, only to a terminal, pipe or
-//! socket that was standard error before `main`). It does nothing for connections without a socket (QUIC), and never
-//! reads encrypted data.
+//! shared OpenSSL. It says so once on standard error. In a program that is not known, it does so only to a terminal,
+//! pipe or socket that was standard error before `main`. It does nothing for connections without a socket (QUIC), and
+//! never reads encrypted data.
+//!
+//! - [`ffi`]: the interposed symbols, and everything that calls C. `ffi::tables` does what `table` decides.
+//! - `table`: which eventfds shadow which sockets, and which connections were notified.
+//! - `methods`: the cache of fetches (`ffi::fetch`); `answers`: what a key signs with (`ffi::sigalgs`).
+//! - `program`: the names of the programs that are understood.
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
 

@@ -12,11 +12,19 @@ use std::ffi::{CStr, CString};
 /// Slots: a power of two.
 const SLOTS: usize = 128;
 
-/// Most methods that are kept: beyond it, searches get long.
-const MOST: usize = SLOTS / 2;
+/// Bound on the methods that are kept: beyond it, searches get long.
+const MAX_METHODS: usize = SLOTS / 2;
 
-/// Longest name or property query that is kept, in bytes.
-const LONGEST: usize = 64;
+/// Bound on a name or property query that is kept, in bytes: a server's are shorter.
+const MAX_TEXT_LEN: usize = 64;
+
+/// A fetch: the kind of the method, its name, and a property query.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MethodQuery<'a> {
+    pub(crate) kind: u8,
+    pub(crate) name: &'a CStr,
+    pub(crate) properties: Option<&'a CStr>,
+}
 
 #[derive(Debug)]
 struct FetchedMethod {
@@ -43,12 +51,12 @@ impl MethodTable {
     }
 
     /// The method of this fetch.
-    pub(crate) fn find(&self, kind: u8, name: &CStr, properties: Option<&CStr>) -> Option<usize> {
-        let mut at = start(kind, name);
+    pub(crate) fn find(&self, query: MethodQuery<'_>) -> Option<usize> {
+        let mut at = start(query);
         while let Some(fetched) = &self.slots[at] {
-            if fetched.kind == kind
-                && *fetched.name == *name
-                && fetched.properties.as_deref() == properties
+            if fetched.kind == query.kind
+                && *fetched.name == *query.name
+                && fetched.properties.as_deref() == query.properties
             {
                 return Some(fetched.method);
             }
@@ -58,28 +66,22 @@ impl MethodTable {
     }
 
     /// Whether a method of this fetch can be kept.
-    pub(crate) fn has_room(&self, name: &CStr, properties: Option<&CStr>) -> bool {
-        let short = |text: &CStr| text.count_bytes() <= LONGEST;
-        self.count < MOST && short(name) && properties.is_none_or(short)
+    pub(crate) fn has_room(&self, query: MethodQuery<'_>) -> bool {
+        let is_short = |text: &CStr| text.count_bytes() <= MAX_TEXT_LEN;
+        self.count < MAX_METHODS && is_short(query.name) && query.properties.is_none_or(is_short)
     }
 
     /// Keeps a method that is not there yet; only where there is room.
-    pub(crate) fn insert(
-        &mut self,
-        kind: u8,
-        name: &CStr,
-        properties: Option<&CStr>,
-        method: usize,
-    ) {
-        let mut at = start(kind, name);
+    pub(crate) fn insert(&mut self, query: MethodQuery<'_>, method: usize) {
+        let mut at = start(query);
         while self.slots[at].is_some() {
             at = (at + 1) % SLOTS;
         }
         self.count += 1;
         self.slots[at] = Some(FetchedMethod {
-            kind,
-            name: name.to_owned(),
-            properties: properties.map(CStr::to_owned),
+            kind: query.kind,
+            name: query.name.to_owned(),
+            properties: query.properties.map(CStr::to_owned),
             method,
         });
     }
@@ -94,9 +96,10 @@ impl MethodTable {
 }
 
 /// The first slot of a fetch (FNV-1a). Names are chosen by the program, not by its clients.
-fn start(kind: u8, name: &CStr) -> usize {
-    let step = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let sum = name.to_bytes().iter().copied().fold(step(0x811c_9dc5, kind), step);
+fn start(query: MethodQuery<'_>) -> usize {
+    let bytes = std::iter::once(&query.kind).chain(query.name.to_bytes());
+    let sum =
+        bytes.fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     (sum ^ (sum >> 16)) as usize % SLOTS
 }
 
@@ -104,19 +107,23 @@ fn start(kind: u8, name: &CStr) -> usize {
 mod tests {
     use super::*;
 
+    fn query<'a>(kind: u8, name: &'a CStr, properties: Option<&'a CStr>) -> MethodQuery<'a> {
+        MethodQuery { kind, name, properties }
+    }
+
     #[test]
     fn fetch_is_found_by_kind_name_and_properties() {
         let mut table = MethodTable::EMPTY;
-        table.insert(1, c"SHA2-256", None, 10);
-        table.insert(2, c"SHA2-256", None, 20);
-        table.insert(1, c"SHA2-256", Some(c""), 30);
-        table.insert(1, c"SHA2-256", Some(c"fips=yes"), 40);
-        assert_eq!(table.find(1, c"SHA2-256", None), Some(10));
-        assert_eq!(table.find(2, c"SHA2-256", None), Some(20));
-        assert_eq!(table.find(1, c"SHA2-256", Some(c"")), Some(30));
-        assert_eq!(table.find(1, c"SHA2-256", Some(c"fips=yes")), Some(40));
-        assert_eq!(table.find(1, c"SHA256", None), None);
-        assert_eq!(table.find(1, c"SHA2-256", Some(c"fips=no")), None);
+        table.insert(query(1, c"SHA2-256", None), 10);
+        table.insert(query(2, c"SHA2-256", None), 20);
+        table.insert(query(1, c"SHA2-256", Some(c"")), 30);
+        table.insert(query(1, c"SHA2-256", Some(c"fips=yes")), 40);
+        assert_eq!(table.find(query(1, c"SHA2-256", None)), Some(10));
+        assert_eq!(table.find(query(2, c"SHA2-256", None)), Some(20));
+        assert_eq!(table.find(query(1, c"SHA2-256", Some(c""))), Some(30));
+        assert_eq!(table.find(query(1, c"SHA2-256", Some(c"fips=yes"))), Some(40));
+        assert_eq!(table.find(query(1, c"SHA256", None)), None);
+        assert_eq!(table.find(query(1, c"SHA2-256", Some(c"fips=no"))), None);
     }
 
     #[test]
@@ -124,22 +131,22 @@ mod tests {
         let mut table = MethodTable::EMPTY;
         let name = |index: usize| CString::new(format!("method {index}")).expect("no zero byte");
         let mut kept = 0;
-        while table.has_room(&name(kept), None) {
-            table.insert(0, &name(kept), None, kept);
+        while table.has_room(query(0, &name(kept), None)) {
+            table.insert(query(0, &name(kept), None), kept);
             kept += 1;
         }
-        assert_eq!(kept, MOST);
+        assert_eq!(kept, MAX_METHODS);
         for index in 0..kept {
-            assert_eq!(table.find(0, &name(index), None), Some(index));
+            assert_eq!(table.find(query(0, &name(index), None)), Some(index));
         }
-        assert_eq!(table.find(0, &name(kept), None), None, "the search ends");
+        assert_eq!(table.find(query(0, &name(kept), None)), None, "the search ends");
         let mut methods = table.drain(7);
         methods.sort_unstable();
         assert_eq!(methods, (0..kept).map(|index| (0, index)).collect::<Vec<_>>());
         assert_eq!(table.generation(), 7);
-        assert_eq!(table.find(0, &name(0), None), None);
-        let long = CString::new(vec![b'a'; LONGEST + 1]).expect("no zero byte");
-        assert!(table.has_room(&name(0), None) && !table.has_room(&long, None));
-        assert!(!table.has_room(&name(0), Some(&long)));
+        assert_eq!(table.find(query(0, &name(0), None)), None);
+        let long = CString::new(vec![b'a'; MAX_TEXT_LEN + 1]).expect("no zero byte");
+        assert!(table.has_room(query(0, &name(0), None)) && !table.has_room(query(0, &long, None)));
+        assert!(!table.has_room(query(0, &name(0), Some(&long))));
     }
 }

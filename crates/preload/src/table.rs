@@ -4,10 +4,9 @@
 //! Registrations of sockets, the eventfds that shadow them, and connections that were notified. Pure: events in,
 //! [`Action`]s out; `ffi::tables` keeps it and does the system calls.
 //!
-//! A socket may be registered before its handshake pauses (the usual case) or after (nginx starts a
-//! handshake at once when data came with the connection, and registers the socket when the handshake
-//! wants to wait). Its *shadow descriptors*, the eventfds of its paused job, are armed as soon as both are
-//! known.
+//! A socket is usually registered before its handshake pauses. It is registered afterwards if data came with the
+//! connection: then nginx starts the handshake at once, and registers the socket when the handshake wants to wait.
+//! Its *shadow descriptors*, the eventfds of its paused job, are armed as soon as both are known.
 //!
 //! If the program's event loop drives the pool's sockets (see `ffi::host_loop`), a job needs no eventfd of its own. Its
 //! connection has a *wake token*; when the provider *notifies* that token, the loop sees the socket as readable. All
@@ -55,7 +54,7 @@ struct SocketEntry {
 }
 
 /// The sockets of one process. Entries go when their socket is closed, so the table is never larger than
-/// that of open files. See the module for the order of calls.
+/// that of open files.
 #[derive(Debug, Default)]
 pub(crate) struct SocketTable {
     entries: HashMap<i32, SocketEntry>,
@@ -201,16 +200,15 @@ impl SocketTable {
 
 fn arm(at: Registration, shadows: &[i32], was_armed: impl Fn(i32) -> bool) -> Vec<Action> {
     let Registration { epoll, data } = at;
-    let arm = |&fd| Action::Arm { epoll, fd, data, again: was_armed(fd) };
-    shadows.iter().map(arm).collect()
+    let armed = shadows.iter().map(|&fd| Action::Arm { epoll, fd, data, again: was_armed(fd) });
+    armed.collect()
 }
 
 fn disarm(at: Option<Registration>, shadows: &[i32]) -> Vec<Action> {
     let Some(Registration { epoll, .. }) = at else {
         return Vec::new();
     };
-    let disarm = |&fd| Action::Disarm { epoll, fd };
-    shadows.iter().map(disarm).collect()
+    shadows.iter().map(|&fd| Action::Disarm { epoll, fd }).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_edge::counters::{self, COST_HERE, COST_THERE, event};
+use millrace_edge::counters::{self, COST_LOCAL, COST_OPENSSL, event};
 
 use crate::algorithms::Primitive;
 
@@ -44,7 +44,7 @@ impl SharedCells {
     pub fn on(memory: &'static [AtomicU64; LEN]) -> Self {
         let primitives = Primitive::ROWS.iter().map(|row| row.name);
         let mut costs = Vec::new();
-        for prefix in [COST_HERE, COST_THERE] {
+        for prefix in [COST_LOCAL, COST_OPENSSL] {
             costs.extend(primitives.clone().map(|name| format!("{prefix}{name}")));
         }
         let names = primitives.chain(event::ALL).chain(costs.iter().map(String::as_str));

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Tables of the codes on the wire. The engine defines the codes of operations, hashes, backends, job errors
+//! Tables of the codes on the wire. `millrace_operation` defines the codes of operations, hashes, backends, job errors
 //! and key errors; this module has the codes that occur only on the wire.
 
 use millrace_operation::{KeyError, KeyKind, KeyType, MAX_KEY_NAME_LEN, MAX_PRIVATE_KEY_LEN};
@@ -111,9 +111,10 @@ impl KeyRefusal {
     }
 }
 
-/// Code and size of a type of key; `None` for a size that the peer would not accept.
+/// Code and size of a type of key. `None` for a size that the peer would not accept.
 pub(crate) fn key_type_to_codes(key_type: KeyType) -> Option<(u8, u16)> {
-    let (kind, bits) = (key_type.kind(), key_type.bits());
+    let kind = key_type.kind();
+    let bits = key_type.bits();
     kind.with_bits(bits).map(|_| (kind.code(), bits))
 }
 

@@ -17,7 +17,7 @@ use crate::error::{Peer, WireError};
 use crate::writer::wipe_bytes;
 use crate::{HEADER_LEN, MAX_FRAME_LEN};
 
-/// Least room that [`Decoder::space`] offers, in bytes: one page, so that a read is worth its system call.
+/// Smallest room that [`Decoder::space`] offers, in bytes: one page, so that a read is worth its system call.
 pub const MIN_SPACE: usize = 4 * 1024;
 
 /// Initial size of the buffer, in bytes. It is enough for batches of signatures, and spares idle connections
@@ -29,12 +29,29 @@ pub const MAX_BUFFER: usize = MAX_FRAME_LEN + MIN_SPACE;
 
 /// Decodes the messages of one direction of one connection.
 ///
-/// ```text
+/// ```
+/// use std::io::Read;
+///
+/// use millrace_wire::{ClientMessage, Decoder, Message};
+///
+/// let mut sent = Vec::new();
+/// ClientMessage::Ping { token: 7 }.encode(&mut sent);
+/// let mut socket = sent.as_slice();
+///
+/// let mut decoder = Decoder::<ClientMessage>::new();
+/// let mut pings = 0;
 /// loop {
-///     let n = socket.read(decoder.space())?;     // 0: the peer has closed
-///     decoder.filled(n);
-///     while let Some(message) = decoder.next()? { … }
+///     let count = socket.read(decoder.space())?;
+///     if count == 0 {
+///         break; // the peer has closed
+///     }
+///     decoder.filled(count);
+///     while let Some(message) = decoder.next()? {
+///         pings += u32::from(matches!(message, ClientMessage::Ping { token: 7 }));
+///     }
 /// }
+/// assert_eq!(pings, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// After an error the rest of the stream has no meaning: `next` repeats the error.

@@ -8,6 +8,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::MAX_JOBS_PER_FRAME;
 use crate::message::Fault;
 
 /// Why bytes are not a message.
@@ -83,7 +84,7 @@ pub enum WireError {
     #[error("a batch without jobs")]
     EmptyBatch,
     /// A batch has more jobs than the bound.
-    #[error("a batch of {0} jobs, at most 256 are allowed")]
+    #[error("a batch of {0} jobs, at most {MAX_JOBS_PER_FRAME} are allowed")]
     TooManyJobs(usize),
     /// Two entries of one batch have the same id.
     #[error("job {0} occurs twice in one batch")]

@@ -13,7 +13,7 @@
 //! and byte vectors with this code.
 //!
 //! - [`message`]: the messages.
-//! - [`codec`]: encodes and decodes each message; writers of batches.
+//! - [`codec`]: encodes and decodes each message, by the fields of [`reader`] and the frames of [`writer`].
 //! - [`decoder`]: decodes a stream into messages.
 //! - [`codes`]: tables of codes.
 //! - [`report`]: the counters of an edge.

@@ -213,7 +213,7 @@ pub struct JobCompletion {
     pub id: JobId,
     /// The output, or the error.
     pub result: Result<Output, JobError>,
-    /// The backend that served the job; `None` if the job never reached one.
+    /// The backend that served the job. `None` if the job never reached one.
     pub served_by: Option<BackendKind>,
     /// Time that the job waited in the node's queues.
     pub queue_time: Duration,

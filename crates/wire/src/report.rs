@@ -88,7 +88,7 @@ coded_enum! {
 pub const EDGE_COUNTERS: usize = EdgeCounter::ALL.len();
 
 impl EdgeCounter {
-    /// The reason why the edge did an operation itself; `None` for counters of other events.
+    /// The reason why the edge did an operation itself. `None` for counters of other events.
     #[must_use]
     pub fn fallback_reason(self) -> Option<&'static str> {
         self.name().strip_prefix("fallback-")

@@ -170,7 +170,7 @@ impl Vocabulary {
 /// # Errors
 /// [`WireError::NoCommonVersion`].
 pub fn negotiate_version(hello: &Hello) -> Result<(u16, u64), WireError> {
-    let (min, max) = (hello.min_version, hello.max_version);
+    let Hello { min_version: min, max_version: max, .. } = *hello;
     let version = max.min(VERSION_MAX);
     if version < min.max(VERSION_MIN) {
         return Err(WireError::NoCommonVersion { min, max });

@@ -22,6 +22,7 @@ pub(crate) enum Program {
     Other,
 }
 
+/// Programs by the names of their files.
 const NAMES: [(&[&str], Program); 3] = [
     (&NGINX, Program::Nginx),
     (&["apache2", "httpd"], Program::Apache),
@@ -48,12 +49,14 @@ pub(crate) enum NotTaken {
     Level,
 }
 
-const DEFLATED: i32 = 8;
-/// zlib's level -1 stands for this one.
-const DEFAULT_LEVEL: u8 = 6;
+/// Number of zlib's only compression method, deflate (`Z_DEFLATED`).
+pub(crate) const DEFLATED: i32 = 8;
+
+/// Level for which zlib's -1 stands (`Z_DEFAULT_COMPRESSION`).
+pub(crate) const DEFAULT_LEVEL: u8 = 6;
 
 impl Program {
-    /// The program with this name, under this setting; none if it is left alone.
+    /// The program with this name, under this setting. `None` if it is left alone.
     pub(crate) fn named(name: &[u8], scope: ServedPrograms) -> Option<Self> {
         let known = NAMES.iter().find(|(names, _)| is_one_of(names, name));
         match (scope, known) {
@@ -65,19 +68,19 @@ impl Program {
 
     /// Format and level of a stream that is taken over.
     pub(crate) fn takes(self, wanted: &Wanted) -> Result<(Format, u8), NotTaken> {
-        let memory = (1..=9).contains(&wanted.memory_level);
+        if !(1..=9).contains(&wanted.memory_level) || wanted.method != DEFLATED {
+            return Err(NotTaken::Format);
+        }
         let format = match (self, wanted.window_bits) {
             // gzip says nothing of the window: every reader has one of 32 KiB.
-            (Self::Nginx, 25..=31) if wanted.own_memory => Some(Format::Gzip),
-            (Self::Lighttpd | Self::Other, 25..=31) => Some(Format::Gzip),
-            (Self::Nginx, _) => None,
-            (Self::Apache, -15) => Some(Format::Raw),
-            (Self::Lighttpd | Self::Other, -15) => Some(Format::Raw),
-            (Self::Lighttpd | Self::Other, 15) => Some(Format::Zlib),
-            (Self::Apache | Self::Lighttpd | Self::Other, _) => None,
+            (Self::Nginx, 25..=31) if wanted.own_memory => Format::Gzip,
+            (Self::Lighttpd | Self::Other, 25..=31) => Format::Gzip,
+            (Self::Apache | Self::Lighttpd | Self::Other, -15) => Format::Raw,
+            (Self::Lighttpd | Self::Other, 15) => Format::Zlib,
+            (Self::Nginx | Self::Apache | Self::Lighttpd | Self::Other, _) => {
+                return Err(NotTaken::Format);
+            }
         };
-        let format =
-            format.filter(|_| memory && wanted.method == DEFLATED).ok_or(NotTaken::Format)?;
         let level = match (wanted.level, wanted.strategy) {
             (-1, 0) => DEFAULT_LEVEL,
             (1..=9, 0) => u8::try_from(wanted.level).map_err(|_| NotTaken::Level)?,

@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use millrace_deflate::compressor::Compressor;
-use millrace_deflate::engine::{Chunk, WINDOW};
+use millrace_deflate::engine::{Chunk, ChunkEnd, WINDOW};
 use millrace_deflate::libdeflate::{adler32, crc32};
 
 /// Frame around the deflate blocks.
@@ -145,22 +145,22 @@ pub(crate) struct Stream {
     /// Output that waits in the memory.
     pending: Range<usize>,
     /// The trailer behind what the system's zlib wrote.
-    tail: [u8; TAIL],
+    tail: [u8; MAX_TRAILER_LEN],
     tail_pending: Range<usize>,
 }
 
-/// Longest trailer: checksum and length of gzip.
-const TAIL: usize = 8;
+/// Bound on the trailer, in bytes: checksum and length of gzip.
+const MAX_TRAILER_LEN: usize = 8;
 
-/// Memory that output may take beyond its input: head and trailer, and a header for each stored block of 64 KiB in
-/// the largest memory that zlib's parameters give (392 KiB).
+/// Memory that output may take beyond its input, in bytes: head and trailer, and a header for each stored block of
+/// 64 KiB in the largest memory that zlib's parameters give (392 KiB).
 const SLACK: usize = 128;
 
-/// Least memory of which a part keeps the history: with less, chunks would become too short.
-const LEAST_FOR_HISTORY: usize = 4 * WINDOW;
+/// Smallest memory of which a part keeps the history, in bytes: with less, chunks would become too short.
+const MIN_MEMORY_FOR_HISTORY: usize = 4 * WINDOW;
 
-/// Least memory for a stream; zlib's smallest parameters give four times that.
-pub(crate) const LEAST_MEMORY: usize = 2048;
+/// Smallest memory for a stream, in bytes; zlib's smallest parameters give four times that.
+pub(crate) const MIN_MEMORY: usize = 2048;
 
 impl Stream {
     pub(crate) fn new(format: Format, level: u8, gather: usize, memory: usize) -> Self {
@@ -175,11 +175,11 @@ impl Stream {
             chunks: 0,
             first_chunk: gather,
             // Only ISA-L uses it, which is the choice at level 1.
-            keeps_history: level == 1 && memory >= LEAST_FOR_HISTORY,
+            keeps_history: level == 1 && memory >= MIN_MEMORY_FOR_HISTORY,
             history: 0,
             gathered: 0,
             pending: 0..0,
-            tail: [0; TAIL],
+            tail: [0; MAX_TRAILER_LEN],
             tail_pending: 0..0,
         }
     }
@@ -258,7 +258,7 @@ impl Stream {
                     return CallOutcome::System;
                 }
                 Phase::Flushed if flush == Flush::Finish => {
-                    self.emit(memory, tools, io, Source::Memory, true);
+                    self.emit(memory, tools, io, Source::Memory, ChunkEnd::Final);
                 }
                 Phase::Flushed => return self.rested(io),
                 Phase::Gather => {
@@ -302,7 +302,7 @@ impl Stream {
         }
     }
 
-    /// One step of the phase of that name; none if it made a chunk.
+    /// One step of [`Phase::Gather`]. `None` if it made a chunk.
     fn gather(
         &mut self,
         memory: &mut [u8],
@@ -313,7 +313,7 @@ impl Stream {
         let capacity = memory.len() - self.base() - SLACK;
         let input = io.rest();
         if flush == Flush::Finish && self.gathered == 0 && input.len() <= capacity {
-            self.emit(memory, tools, io, Source::Input, true);
+            self.emit(memory, tools, io, Source::Input, ChunkEnd::Final);
             return None;
         }
         let limit = match (flush, self.chunks) {
@@ -326,14 +326,14 @@ impl Stream {
         self.gathered += count;
         io.read += count;
         if count < input.len() {
-            self.emit(memory, tools, io, Source::Memory, false);
+            self.emit(memory, tools, io, Source::Memory, ChunkEnd::Open);
             return None;
         }
         match flush {
             Flush::None => return Some(CallOutcome::Ok),
-            Flush::Finish => self.emit(memory, tools, io, Source::Memory, true),
+            Flush::Finish => self.emit(memory, tools, io, Source::Memory, ChunkEnd::Final),
             Flush::Partial | Flush::Sync | Flush::Full | Flush::Block => {
-                self.emit(memory, tools, io, Source::Memory, false);
+                self.emit(memory, tools, io, Source::Memory, ChunkEnd::Open);
                 self.phase = Phase::Flushed;
             }
         }
@@ -348,7 +348,7 @@ impl Stream {
         tools: &mut Tools,
         io: &mut Io<'_>,
         source: Source,
-        last: bool,
+        end: ChunkEnd,
     ) {
         let base = self.base();
         let (kept, rest) = memory.split_at_mut(base);
@@ -364,9 +364,9 @@ impl Stream {
             self.header_sent = true;
             output.extend(header(self.format, self.level));
         }
-        let chunk = Chunk { level: self.level, history: &kept[..self.history], input, last };
+        let chunk = Chunk { level: self.level, history: &kept[..self.history], input, end };
         tools.compressor.compress(&chunk, output);
-        if last {
+        if end == ChunkEnd::Final {
             output.extend(trailer(self.format, self.check, self.length));
             self.phase = Phase::Finished;
         } else if self.keeps_history {

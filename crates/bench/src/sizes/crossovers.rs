@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
-use millrace_backends::kernel::bulk::{BulkAlgorithm, BulkInterface};
+use millrace_kernel_crypto::crossovers::{self, Crossovers};
+use millrace_kernel_crypto::{BulkAlgorithm, BulkInterface};
 use millrace_hostfs::replace::replace_file;
 
 use super::results::SizesReport;

@@ -6,18 +6,20 @@
 //! A connection keeps the handshake, the keys that are open on it, the number of jobs that the node owes, and the
 //! timers for its silence. It does not know the jobs themselves: those are in [`crate::dispatch`].
 
+mod pauses;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_operation::{JobId, Operation};
-use millrace_wire::SubmitWriter;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, FEATURE_RETRY_AFTER, Fault, Hello,
-    JobCompletion, KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX,
-    VERSION_MIN, Vocabulary, Welcome, accept_version,
+    JobCompletion, KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, SubmitWriter,
+    VERSION_MAX, VERSION_MIN, Vocabulary, Welcome, accept_version,
 };
 
+pub(crate) use self::pauses::{KeyPause, KeyPauses};
 use crate::buffer::OutBuffer;
 use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
 
@@ -69,16 +71,18 @@ pub(crate) enum KeyStage {
     Opening,
     /// The key can be used under this handle.
     Open(KeyHandle),
-    /// The node refused it; not asked again until then.
+    /// The node refused the key. It is not asked again before `until`.
     Refused { reason: KeyRefusal, until: Instant },
 }
 
-/// A time in which a node refuses jobs with a key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyPause {
-    pub(crate) until: Instant,
-    /// Whether a quota is the reason, and not the node's load.
-    pub(crate) over_quota: bool,
+/// A job on its way to a node.
+pub(crate) struct OutgoingJob<'a> {
+    pub(crate) id: JobId,
+    pub(crate) handle: KeyHandle,
+    /// Time until the job's deadline.
+    pub(crate) budget: Duration,
+    pub(crate) operation: &'a Operation,
+    pub(crate) input: &'a [u8],
 }
 
 enum Phase {
@@ -90,13 +94,13 @@ enum Phase {
 }
 
 /// One connection. Who calls what: bytes go into [`space`](Self::space) and are announced by
-/// [`filled`](Self::filled), then [`next_event`](Self::next_event) until it returns none; [`out`](Self::out)
+/// [`filled`](Self::filled), then [`next_event`](Self::next_event) until it returns `None`; [`out`](Self::out)
 /// holds bytes to send after any call; [`tick`](Self::tick) is due at [`next_timer`](Self::next_timer).
 pub(crate) struct Connection {
     decoder: Decoder<NodeMessage>,
     out: OutBuffer,
     hello: Hello,
-    /// Protocol features in force; none before the welcome.
+    /// Protocol features in force. Before the welcome there are none.
     features: u64,
     phase: Phase,
     timings: Timings,
@@ -105,8 +109,7 @@ pub(crate) struct Connection {
     max_in_flight: u32,
     in_flight: u32,
     keys: HashMap<KeyId, KeyStage>,
-    /// Keys whose jobs the node refuses until then.
-    paused: HashMap<KeyId, KeyPause>,
+    pauses: KeyPauses,
     requests: HashMap<RequestId, KeyId>,
     next_request: RequestId,
     /// Start of the node's silence: when its last bytes arrived, or when a job or request was sent while none was open,
@@ -139,7 +142,7 @@ impl Connection {
             max_in_flight: 0,
             in_flight: 0,
             keys: HashMap::new(),
-            paused: HashMap::new(),
+            pauses: KeyPauses::default(),
             requests: HashMap::new(),
             next_request: 0,
             quiet_since: now,
@@ -194,6 +197,7 @@ impl Connection {
         }
     }
 
+    /// Handles one message. Returns what the dispatcher has to act on.
     fn on_message(
         &mut self,
         message: NodeMessage,
@@ -243,29 +247,22 @@ impl Connection {
 
     /// Notes that the node refuses jobs with this key. One that was closed in the meantime has no jobs.
     fn pause(&mut self, handle: KeyHandle, until: Instant) -> Option<ConnectionEvent> {
-        let open = |stage: &KeyStage| matches!(stage, KeyStage::Open(own) if *own == handle);
-        let (key, _) = self.keys.iter().find(|(_, stage)| open(stage))?;
-        self.paused.insert(*key, KeyPause { until, over_quota: false });
+        let (key, _) = self
+            .keys
+            .iter()
+            .find(|(_, stage)| matches!(stage, KeyStage::Open(own) if *own == handle))?;
+        self.pauses.insert(*key, until);
         Some(ConnectionEvent::Paused { until })
     }
 
     /// The pause during which the node refuses jobs with this key, if it has not ended.
     pub(crate) fn paused(&self, key: KeyId, now: Instant) -> Option<KeyPause> {
-        let pause = self.paused.get(&key).copied();
-        pause.filter(|pause| now < pause.until)
+        self.pauses.get(key, now)
     }
 
-    /// The refused job says why the node refuses jobs with this key: the quota is used up.
-    pub(crate) fn paused_by_quota(&mut self, key: KeyId) {
-        if let Some(pause) = self.paused.get_mut(&key) {
-            pause.over_quota = true;
-        }
-    }
-
-    /// The end of the first pause that is not over. Forgets those that are.
-    pub(crate) fn next_resumption(&mut self, now: Instant) -> Option<Instant> {
-        self.paused.retain(|_, pause| now < pause.until);
-        self.paused.values().map(|pause| pause.until).min()
+    /// The pauses that the node has announced.
+    pub(crate) fn pauses(&mut self) -> &mut KeyPauses {
+        &mut self.pauses
     }
 
     fn on_welcome(&mut self, welcome: &Welcome) -> Result<ConnectionEvent, ConnectionFault> {
@@ -329,7 +326,7 @@ impl Connection {
         self.in_flight < self.max_in_flight && !self.out.is_full()
     }
 
-    /// State of a key here; none if the node was not asked, or its refusal has expired.
+    /// State of a key here. `None` if the node was not asked, or its refusal has expired.
     pub(crate) fn key_state(&self, key: KeyId, now: Instant) -> Option<KeyStage> {
         match self.keys.get(&key) {
             Some(KeyStage::Refused { until, .. }) if *until <= now => None,
@@ -358,7 +355,7 @@ impl Connection {
 
     /// Gives a key up; its handle is closed if it has one.
     pub(crate) fn close_key(&mut self, key: KeyId) {
-        self.paused.remove(&key);
+        self.pauses.remove(key);
         if let Some(KeyStage::Open(handle)) = self.keys.remove(&key) {
             ClientMessage::CloseKey { handle }.encode(self.out.append());
         }
@@ -382,19 +379,11 @@ impl Connection {
     }
 
     /// Sends a job, which [`Self::can_name`].
-    pub(crate) fn send_job(
-        &mut self,
-        job: JobId,
-        handle: KeyHandle,
-        budget: Duration,
-        operation: &Operation,
-        input: &[u8],
-        now: Instant,
-    ) {
+    pub(crate) fn send_job(&mut self, job: &OutgoingJob<'_>, now: Instant) {
         self.busy_from(now);
         self.in_flight += 1;
         let mut writer = SubmitWriter::new(self.out.append());
-        let fits = writer.push(job, handle, budget, operation, input);
+        let fits = writer.push(job.id, job.handle, job.budget, job.operation, job.input);
         writer.finish();
         debug_assert!(fits, "one job always fits a frame: its input was checked");
     }
@@ -419,14 +408,14 @@ impl Connection {
         self.done_since_report += 1;
     }
 
-    /// Jobs that the node has done since its last report; none if it wants no reports.
+    /// Jobs that the node has done since its last report. `None` if it wants no reports.
     pub(crate) fn done_since_report(&self) -> Option<u64> {
         let asked = self.features & FEATURE_REPORTS != 0;
         let able = self.is_ready() || self.is_draining();
         (asked && able && !self.out.is_full()).then_some(self.done_since_report)
     }
 
-    /// Sends the edge's counters, increased by `news`. The node does not hear of those that it does not know.
+    /// Sends the edge's counters, increased by `news`, without those that the node does not know.
     pub(crate) fn report(&mut self, news: &EdgeReport) {
         let known = Vocabulary::new(self.features).report(news);
         self.done_since_report = 0;

@@ -84,6 +84,10 @@ fn ready(now: Instant) -> Connection {
     connection
 }
 
+fn signature(id: JobId, budget: Duration, input: &[u8]) -> OutgoingJob<'_> {
+    OutgoingJob { id, handle: 9, budget, operation: &SIGN, input }
+}
+
 #[test]
 fn handshake_is_a_hello_and_a_welcome() {
     let now = Instant::now();
@@ -175,9 +179,9 @@ fn refusal_of_a_key_lasts_for_its_time() {
 fn job_is_sent_unchanged_and_counts_until_it_is_settled() {
     let now = Instant::now();
     let mut connection = ready(now);
-    connection.send_job(77, 9, ms(1500), &SIGN, &[5; 32], now);
+    connection.send_job(&signature(77, ms(1500), &[5; 32]), now);
     assert!(connection.has_room());
-    connection.send_job(78, 9, ms(1500), &SIGN, &[6; 32], now);
+    connection.send_job(&signature(78, ms(1500), &[6; 32]), now);
     assert!(!connection.has_room(), "the node's bound is 2");
     let messages = sent(&mut connection);
     let [ClientMessage::Submit(first), ClientMessage::Submit(_)] = &messages[..] else {
@@ -198,7 +202,7 @@ fn silence_with_jobs_open_is_pinged_and_then_ends() {
     let mut connection = ready(start);
     let now = start + Duration::from_secs(60);
     assert_eq!(connection.tick(now), Ok(()), "nothing is open: nothing is expected");
-    connection.send_job(1, 9, ms(1000), &SIGN, &[0; 32], now);
+    connection.send_job(&signature(1, ms(1000), &[0; 32]), now);
     sent(&mut connection);
     assert_eq!(connection.next_timer(), Some(now + ms(250)));
     assert_eq!(connection.tick(now + ms(249)), Ok(()));
@@ -213,7 +217,7 @@ fn silence_with_jobs_open_is_pinged_and_then_ends() {
 fn any_byte_is_a_sign_of_life() {
     let now = Instant::now();
     let mut connection = ready(now);
-    connection.send_job(1, 9, ms(1000), &SIGN, &[0; 32], now);
+    connection.send_job(&signature(1, ms(1000), &[0; 32]), now);
     assert_eq!(connection.tick(now + ms(250)), Ok(()));
     let pong = NodeMessage::Pong { token: 1 };
     assert!(matches!(say(&mut connection, &pong, now + ms(700)), Ok(None)));

@@ -11,16 +11,16 @@ use millrace_operation::JobError;
 use millrace_wire::KeyHandle;
 
 use super::Dispatcher;
-use super::retry::{MAX_RETRIES, Retry};
+use super::retry::{FailedAttempt, MAX_RETRIES, Retry};
 use crate::config::MAX_NODES;
-use crate::connection::{KeyPause, KeyStage};
+use crate::connection::{KeyPause, KeyStage, OutgoingJob};
 use crate::error::ClientError;
 use crate::job::{Attempt, JobRef, JobRequest, Slot, Stage};
 use crate::key::KeyData;
 use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
 
-/// Bound on the jobs in a row that find no node while room is filled: their keys are paused, and the end of the pause
-/// looks at all of them.
+/// Bound on the jobs in a row that find no node while room is filled. Their keys are paused: when a pause ends, all
+/// waiting jobs are assigned again.
 const MAX_STUCK: usize = 16;
 
 /// Result of [`Dispatcher::choose`].
@@ -31,40 +31,40 @@ pub(super) enum Assignment {
     None(ClientError),
 }
 
-/// Obstacles between one job and the nodes that it has not tried.
-pub(super) struct Survey {
-    /// Nodes that can take the job.
+/// The nodes that may take one job, and what keeps the others from it.
+pub(super) struct Candidates {
+    /// Nodes that can take the job: the first `count`.
     able: [NodeIndex; MAX_NODES],
     count: usize,
     /// A node has no room.
     full: bool,
-    /// The pause that ends first of those in which nodes take no jobs with this key, as the nodes said.
+    /// The pause that ends first, of those that nodes announced for this key. `None` if no node did.
     paused: Option<KeyPause>,
     /// The nodes without a connection that is ready.
     absent: NodeSet,
-    /// The last error with which a connected node may not or does not take the key.
+    /// Error of the last connected node that refuses the key or may not be sent it. `None` if there is no such node.
     refused: Option<ClientError>,
 }
 
-impl Survey {
+impl Candidates {
     /// Why no node takes the job.
-    pub(super) fn obstacle(self, nodes: &[ConfiguredNode]) -> ClientError {
+    pub(super) fn into_error(self, nodes: &[ConfiguredNode]) -> ClientError {
         match (self.paused, self.refused) {
             _ if self.full => ClientError::Busy,
             (Some(pause), _) if pause.over_quota => ClientError::Job(JobError::OverQuota),
             (Some(_), _) => ClientError::Busy,
             (None, Some(refused)) => refused,
-            (None, None) => ClientError::NoNode(troubles(nodes)),
+            (None, None) => ClientError::NoNode(describe_errors(nodes)),
         }
     }
 }
 
 /// The last error of each node.
-fn troubles(nodes: &[ConfiguredNode]) -> String {
+fn describe_errors(nodes: &[ConfiguredNode]) -> String {
     nodes
         .iter()
         .filter(|node| node.listed)
-        .map(ConfiguredNode::trouble)
+        .map(ConfiguredNode::describe_error)
         .collect::<Vec<_>>()
         .join("; ")
 }
@@ -78,22 +78,23 @@ impl Dispatcher {
         let Some(job) = self.jobs.get(id) else {
             return Ok(());
         };
-        let (key, tried, deadline) = (Arc::clone(&job.key), job.tried, job.deadline);
+        let key = Arc::clone(&job.key);
+        let tried = job.tried;
+        let deadline = job.deadline;
         let choice = self.choose(&key, tried, deadline, now);
         if let Assignment::Node(node) = choice {
             self.attempt(id, Slot::First, node, now);
             return Ok(());
         }
         for node in &mut self.nodes {
-            node.hurry(now);
+            node.retry_early(now);
         }
         if let Assignment::None(error) = choice {
             return Err(error);
         }
         if self.waiting.len() >= 2 * self.max_in_flight {
             let jobs = &mut self.jobs;
-            let waits = |id: &JobRef| jobs.get(*id).is_some_and(|job| job.is_unassigned());
-            self.waiting.retain(waits);
+            self.waiting.retain(|id| jobs.get(*id).is_some_and(|job| job.is_unassigned()));
         }
         self.waiting.push_back(id);
         Ok(())
@@ -132,24 +133,25 @@ impl Dispatcher {
         deadline: Instant,
         now: Instant,
     ) -> Assignment {
-        let survey = self.survey(key, tried, now);
+        let candidates = self.candidates(key, tried, now);
         let waits = if key.is_import() {
             // Its owner can do the work at once.
-            !survey.full && survey.absent.iter().any(|node| self.nodes[node].is_hopeful())
+            !candidates.full
+                && candidates.absent.iter().any(|node| self.nodes[node].is_connecting())
         } else {
-            let resumes = survey.paused.is_some_and(|pause| pause.until < deadline);
-            survey.full || !survey.absent.is_empty() || resumes
+            let resumes = candidates.paused.is_some_and(|pause| pause.until < deadline);
+            candidates.full || !candidates.absent.is_empty() || resumes
         };
-        match survey.count {
+        match candidates.count {
             0 if waits => Assignment::Wait,
-            0 => Assignment::None(survey.obstacle(&self.nodes)),
-            1 => Assignment::Node(survey.able[0]),
-            count => Assignment::Node(self.better_of_two(&survey.able[..count], now)),
+            0 => Assignment::None(candidates.into_error(&self.nodes)),
+            1 => Assignment::Node(candidates.able[0]),
+            count => Assignment::Node(self.better_of_two(&candidates.able[..count], now)),
         }
     }
 
-    pub(super) fn survey(&self, key: &KeyData, tried: NodeSet, now: Instant) -> Survey {
-        let mut survey = Survey {
+    pub(super) fn candidates(&self, key: &KeyData, tried: NodeSet, now: Instant) -> Candidates {
+        let mut candidates = Candidates {
             able: [0; MAX_NODES],
             count: 0,
             full: false,
@@ -164,37 +166,33 @@ impl Dispatcher {
             let ready = match &node.state {
                 ConnectionState::Up(connection) if connection.is_ready() => connection,
                 _ => {
-                    survey.absent.insert(index);
+                    candidates.absent.insert(index);
                     continue;
                 }
             };
             if let Some(KeyStage::Refused { reason, .. }) = ready.key_state(key.id, now) {
-                survey.refused = Some(ClientError::Key(reason));
+                candidates.refused = Some(ClientError::Key(reason));
             } else if let Some(why) = node.distrust.as_ref().filter(|_| key.is_import()) {
-                survey.refused = Some(ClientError::Untrusted(why.clone()));
+                candidates.refused = Some(ClientError::Untrusted(why.clone()));
             } else if let Some(pause) = ready.paused(key.id, now) {
-                let first = survey.paused.filter(|first| first.until <= pause.until);
-                survey.paused = first.or(Some(pause));
+                let first = candidates.paused.filter(|first| first.until <= pause.until);
+                candidates.paused = first.or(Some(pause));
             } else if ready.has_room() {
-                survey.able[survey.count] = index;
-                survey.count += 1;
+                candidates.able[candidates.count] = index;
+                candidates.count += 1;
             } else {
-                survey.full = true;
+                candidates.full = true;
             }
         }
-        survey
+        candidates
     }
 
     fn better_of_two(&mut self, able: &[NodeIndex], now: Instant) -> NodeIndex {
         let count = u32::try_from(able.len()).unwrap_or(1);
         let first = self.random.below(count);
         let second = (first + 1 + self.random.below(count - 1)) % count;
-        let (first, second) = (able[first as usize], able[second as usize]);
-        let cost = |node: &ConfiguredNode| match &node.state {
-            ConnectionState::Up(connection) => node.cost(connection.in_flight(), now),
-            _ => u64::MAX,
-        };
-        if cost(&self.nodes[second]) < cost(&self.nodes[first]) { second } else { first }
+        let [one, other] = [first, second].map(|index| able[index as usize]);
+        if self.nodes[other].cost(now) < self.nodes[one].cost(now) { other } else { one }
     }
 
     /// The key is open at the node of this attempt: sends the job, or ends it if opening was all.
@@ -214,16 +212,24 @@ impl Dispatcher {
             return;
         };
         if !connection.can_name(operation) {
-            let node = attempt.node;
+            let failed = FailedAttempt {
+                node: attempt.node,
+                reason: Retry::NotOffered,
+                error: ClientError::Job(JobError::NotOffered),
+            };
             job.attempts[slot] = None;
-            let error = ClientError::Job(JobError::NotOffered);
-            return self.attempt_failed(id, slot, node, Retry::NotOffered, error, now);
+            return self.attempt_failed(id, slot, failed, now);
         }
-        // 0 would mean the node's own bound.
-        let budget = job.deadline.saturating_duration_since(now);
-        let budget = budget.max(Duration::from_micros(1));
-        let job_id = id.job_id(attempt.number);
-        connection.send_job(job_id, handle, budget, operation, input, now);
+        let time_left = job.deadline.saturating_duration_since(now);
+        let outgoing = OutgoingJob {
+            id: id.job_id(attempt.number),
+            handle,
+            // 0 would mean the node's own bound.
+            budget: time_left.max(Duration::from_micros(1)),
+            operation,
+            input,
+        };
+        connection.send_job(&outgoing, now);
         node.counters.jobs += 1;
         attempt.stage = Stage::Sent { handle, at: now };
     }
@@ -237,13 +243,9 @@ impl Dispatcher {
 
     /// Gives waiting jobs to nodes that have room again.
     pub(super) fn fill_room(&mut self, now: Instant) {
-        let has_room = |node: &ConfiguredNode| match &node.state {
-            ConnectionState::Up(connection) => connection.is_ready() && connection.has_room(),
-            _ => false,
-        };
         let mut stuck = 0;
         for _ in 0..self.waiting.len() {
-            if !self.nodes.iter().any(has_room) || stuck == MAX_STUCK {
+            if !self.nodes.iter().any(ConfiguredNode::has_room) || stuck == MAX_STUCK {
                 return;
             }
             if let Some(id) = self.waiting.pop_front() {
@@ -263,15 +265,12 @@ impl Dispatcher {
         }
     }
 
-    /// An attempt failed and is no longer in its job. The job continues with its other attempt if it has
-    /// one, and is retried if not.
+    /// An attempt failed. Its job continues with its other attempt if it has one, and is retried if not.
     pub(super) fn attempt_failed(
         &mut self,
         id: JobRef,
         slot: Slot,
-        node: NodeIndex,
-        reason: Retry,
-        error: ClientError,
+        failed: FailedAttempt,
         now: Instant,
     ) {
         if slot == Slot::Hedge {
@@ -279,47 +278,37 @@ impl Dispatcher {
         }
         match self.jobs.get(id) {
             Some(job) if !job.attempts.is_empty() => {
-                if !reason.leaves_with_the_connection() {
-                    job.tried.insert(node);
+                if !failed.reason.leaves_with_the_connection() {
+                    job.tried.insert(failed.node);
                 }
             }
-            _ => self.retry(id, node, reason, error, now),
+            _ => self.retry(id, failed, now),
         }
     }
 
-    /// Sends a job elsewhere if that is allowed and possible; otherwise the job ends as `error` (or, if
-    /// its connection was lost, as what is wrong with the other nodes).
-    fn retry(
-        &mut self,
-        id: JobRef,
-        node: NodeIndex,
-        reason: Retry,
-        error: ClientError,
-        now: Instant,
-    ) {
+    /// Sends a job elsewhere if that is allowed and possible. Otherwise the job ends with the error of its attempt or,
+    /// if its connection was lost, with those of the other nodes.
+    fn retry(&mut self, id: JobRef, failed: FailedAttempt, now: Instant) {
+        let FailedAttempt { node, reason, error } = failed;
         let Some(job) = self.jobs.get(id) else {
             return;
         };
         if job.retries >= MAX_RETRIES || job.deadline <= now {
             let error = if reason == Retry::Lost {
-                ClientError::NoNode(troubles(&self.nodes))
+                ClientError::NoNode(describe_errors(&self.nodes))
             } else {
                 error
             };
             return self.end(id, Err(error));
         }
-        let (key, deadline) = (Arc::clone(&job.key), job.deadline);
         // A node that said when it takes such a job again gets it then, if no other node takes it before. Where this
         // process has the key, its owner does the work at once.
         let resumes = matches!(reason, Retry::Busy | Retry::OverQuota)
-            && !key.is_import()
+            && !job.key.is_import()
             && self.nodes[node]
                 .connection()
-                .and_then(|connection| connection.paused(key.id, now))
-                .is_some_and(|pause| pause.until < deadline);
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
+                .and_then(|connection| connection.paused(job.key.id, now))
+                .is_some_and(|pause| pause.until < job.deadline);
         // A node that forgot a handle may open the key again, once.
         let same_node_again = resumes
             || reason.leaves_with_the_connection()

@@ -25,18 +25,18 @@ use super::Dispatcher;
 use super::assign::Assignment;
 use super::retry::Budget;
 use crate::config::Hedge;
-use crate::job::{Attempt, Job, JobRef, Slot, Stage};
+use crate::job::{Attempt, JobRef, Slot, Stage};
 
-/// Least time before an adaptive hedge. Shorter waits come from the scheduler of a busy machine, and a
+/// Shortest time before an adaptive hedge. Shorter waits come from the scheduler of a busy machine, and a
 /// second node does not shorten them.
-const FLOOR: Duration = Duration::from_millis(5);
+const MIN_WAIT: Duration = Duration::from_millis(5);
 
-/// Time before an adaptive hedge until [`FRESH`] answers have been measured.
-const UNKNOWN: Duration = Duration::from_millis(100);
+/// Time before an adaptive hedge until [`ANSWERS_PER_PERCENTILE`] answers have been measured.
+const INITIAL_WAIT: Duration = Duration::from_millis(100);
 
 /// The configured hedging, with the latencies and the budget that it goes by.
 pub(super) struct Hedging {
-    /// Configured wait; none: the 95th percentile of recent latencies.
+    /// Configured wait. `None` for the 95th percentile of recent latencies.
     after: Option<Duration>,
     latencies: Latencies,
     budget: Budget,
@@ -107,12 +107,7 @@ impl Dispatcher {
             return;
         };
         while let Some((since, id)) = hedging.waiting.front() {
-            let waits = |job: &mut Job| {
-                let first_alone =
-                    job.attempts[Slot::First].is_some() && job.attempts[Slot::Hedge].is_none();
-                job.is_pending() && first_alone && job.hedge_from == Some(*since)
-            };
-            if self.jobs.get(*id).is_some_and(waits) {
+            if self.jobs.get(*id).is_some_and(|job| job.waits_for_hedge(*since)) {
                 return;
             }
             hedging.waiting.pop_front();
@@ -142,7 +137,9 @@ impl Dispatcher {
         if job.deadline <= now {
             return;
         }
-        let (key, mut elsewhere, deadline) = (Arc::clone(&job.key), job.tried, job.deadline);
+        let key = Arc::clone(&job.key);
+        let deadline = job.deadline;
+        let mut elsewhere = job.tried;
         elsewhere.insert(first.node);
         let Assignment::Node(node) = self.choose(&key, elsewhere, deadline, now) else {
             return;
@@ -180,7 +177,7 @@ impl Dispatcher {
 struct Latencies {
     buckets: [u32; BUCKETS],
     count: u32,
-    /// The last 95th percentile, at least [`FLOOR`].
+    /// The last 95th percentile, at least [`MIN_WAIT`].
     slow: Duration,
 }
 
@@ -188,14 +185,14 @@ struct Latencies {
 const BUCKETS: usize = 4 * 28;
 
 /// Number of answers after which all older ones count half.
-const MEMORY: u32 = 4096;
+const ANSWERS_PER_HALVING: u32 = 4096;
 
 /// Answers needed for a first percentile, and between two computations of it.
-const FRESH: u32 = 64;
+const ANSWERS_PER_PERCENTILE: u32 = 64;
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], count: 0, slow: UNKNOWN }
+        Self { buckets: [0; BUCKETS], count: 0, slow: INITIAL_WAIT }
     }
 }
 
@@ -203,16 +200,16 @@ impl Latencies {
     fn add(&mut self, latency: Duration) {
         self.buckets[bucket(latency)] += 1;
         self.count += 1;
-        if self.count.is_multiple_of(FRESH) {
-            self.slow = self.percentile_95().max(FLOOR);
+        if self.count.is_multiple_of(ANSWERS_PER_PERCENTILE) {
+            self.slow = self.percentile_95().max(MIN_WAIT);
         }
-        if self.count >= MEMORY {
+        if self.count >= ANSWERS_PER_HALVING {
             self.buckets.iter_mut().for_each(|count| *count /= 2);
             self.count = self.buckets.iter().sum();
         }
     }
 
-    /// The latency that 19 of 20 answers stay below, computed once per [`FRESH`] answers.
+    /// The latency that 19 of 20 answers stay below, computed once per [`ANSWERS_PER_PERCENTILE`] answers.
     fn slow(&self) -> Duration {
         self.slow
     }
@@ -265,7 +262,7 @@ mod tests {
     #[test]
     fn slow_is_the_95th_percentile_of_recent_latencies() {
         let mut latencies = Latencies::default();
-        assert_eq!(latencies.slow(), UNKNOWN);
+        assert_eq!(latencies.slow(), INITIAL_WAIT);
         for n in 0..2000 {
             let slow = n % 30 == 0;
             latencies.add(Duration::from_millis(if slow { 500 } else { 10 }));
@@ -280,6 +277,6 @@ mod tests {
         for _ in 0..20_000 {
             latencies.add(Duration::from_micros(40));
         }
-        assert_eq!(latencies.slow(), FLOOR);
+        assert_eq!(latencies.slow(), MIN_WAIT);
     }
 }

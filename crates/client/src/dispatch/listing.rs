@@ -11,7 +11,7 @@ use crate::node::{ConfiguredNode, NodeIndex};
 
 impl Dispatcher {
     /// Replaces the list of nodes. Jobs at a node that is listed no more end there; new ones go to the others. Returns
-    /// the place of each endpoint, `None` for one that has to wait until a former node's place is free.
+    /// the place of each endpoint. `None` for one that has to wait until a former node's place is free.
     pub(crate) fn set_nodes(
         &mut self,
         endpoints: &[Endpoint],
@@ -32,7 +32,7 @@ impl Dispatcher {
             .map(|(endpoint, text)| self.place_of(endpoint, text, now))
             .collect();
         for node in &mut self.nodes {
-            node.want(now);
+            node.connect_if_idle(now);
         }
         self.reassign(now);
         places

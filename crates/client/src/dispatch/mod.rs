@@ -21,6 +21,7 @@
 
 mod assign;
 mod ends;
+mod events;
 mod hedge;
 mod listing;
 mod retry;
@@ -30,22 +31,18 @@ use std::mem;
 use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
-use millrace_operation::JobError;
-use millrace_wire::{
-    FEATURE_DESCRIPTION, FEATURE_REPORTS, FEATURES, JobCompletion, KeyHandle, KeyRefusal,
-};
+use millrace_wire::{FEATURE_DESCRIPTION, FEATURE_REPORTS, FEATURES};
 
 use self::hedge::Hedging;
-use self::retry::{Budget, Retry};
+use self::retry::{Budget, FailedAttempt, Retry};
 use crate::buffer::OutBuffer;
 use crate::config::PoolConfig;
-use crate::connection::{Connection, ConnectionEvent, ConnectionFault, KeyStage, Timings};
+use crate::connection::{Connection, ConnectionFault, Timings};
 use crate::error::ClientError;
 use crate::job::{
     Attempts, Job, JobAnswer, JobCallback, JobOutcome, JobRef, JobTable, NodeReply, Recipient,
-    Slot, Stage,
 };
-use crate::key::{KeyData, KeyFacts, KeyId};
+use crate::key::{KeyData, KeyId};
 use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
 use crate::random::Random;
 use crate::report::Reporter;
@@ -102,9 +99,9 @@ pub(crate) struct Dispatcher {
     closed: Vec<NodeIndex>,
     /// Pending jobs with a callback.
     callbacks_open: usize,
-    /// A lower bound on the deadlines of pending jobs with a callback.
+    /// A lower bound on the deadlines of pending jobs with a callback. `None` if there are none.
     next_deadline: Option<Instant>,
-    /// End of the first pause that a node asked for.
+    /// End of the first pause that a node asked for. `None` if there is no pause.
     resume_at: Option<Instant>,
     random: Random,
     budget: Budget,
@@ -158,10 +155,12 @@ impl Dispatcher {
         }
         self.use_key(&job.key)?;
         for node in &mut self.nodes {
-            node.want(now);
+            node.connect_if_idle(now);
         }
-        let (has_callback, is_operation) = (job.has_callback(), job.is_operation());
-        let (key, deadline) = (job.key.id, job.deadline);
+        let has_callback = job.has_callback();
+        let is_operation = job.is_operation();
+        let key = job.key.id;
+        let deadline = job.deadline;
         let id = self.jobs.insert(job);
         // Before the assignment, which may end the job at once.
         self.callbacks_open += usize::from(has_callback);
@@ -224,7 +223,7 @@ impl Dispatcher {
     fn expire(&mut self, id: JobRef, now: Instant) {
         let waits = self.jobs.get(id).filter(|job| job.is_unassigned());
         let error = match waits.map(|job| Arc::clone(&job.key)) {
-            Some(key) => self.survey(&key, NodeSet::default(), now).obstacle(&self.nodes),
+            Some(key) => self.candidates(&key, NodeSet::default(), now).into_error(&self.nodes),
             None => ClientError::TimedOut,
         };
         self.end(id, Err(error));
@@ -395,7 +394,9 @@ impl Dispatcher {
             };
             job.attempts[slot] = None;
             if job.is_pending() {
-                self.attempt_failed(id, slot, node, Retry::Lost, ClientError::TimedOut, now);
+                let failed =
+                    FailedAttempt { node, reason: Retry::Lost, error: ClientError::TimedOut };
+                self.attempt_failed(id, slot, failed, now);
             } else {
                 self.remove_if_over(id);
             }
@@ -437,12 +438,11 @@ impl Dispatcher {
         if self.resume_at.is_some_and(|at| at <= now) {
             let connections = self.nodes.iter_mut().filter_map(ConfiguredNode::connection);
             self.resume_at =
-                connections.filter_map(|connection| connection.next_resumption(now)).min();
+                connections.filter_map(|connection| connection.pauses().next_end(now)).min();
             self.reassign(now);
         }
         if self.next_deadline.is_some_and(|at| at <= now) {
-            let due = |job: &Job| job.has_callback() && job.deadline <= now;
-            for id in self.jobs.select(due) {
+            for id in self.jobs.select(|job| job.has_callback() && job.deadline <= now) {
                 self.expire(id, now);
             }
             let open = self.jobs.iter().filter(|job| job.has_callback());
@@ -501,230 +501,6 @@ impl Dispatcher {
         for node in &mut self.nodes {
             node.late_replies = 0;
         }
-    }
-
-    // ---- events -------------------------------------------------------------------------------
-
-    fn on_event(&mut self, node: NodeIndex, event: ConnectionEvent, now: Instant) {
-        match event {
-            ConnectionEvent::Ready => {
-                let welcomed = &mut self.nodes[node];
-                if let ConnectionState::Up(connection) = &welcomed.state {
-                    let name = Arc::clone(connection.node());
-                    welcomed.welcomed(&name);
-                }
-                // Reports the counts of the time without a node.
-                self.report_soon(now);
-                self.reassign(now);
-            }
-            ConnectionEvent::KeyOpened { key, handle, facts } => {
-                self.on_key_opened(node, key, handle, &facts, now);
-            }
-            ConnectionEvent::KeyRefused { key, reason } => {
-                self.on_key_refused(node, key, reason, now)
-            }
-            ConnectionEvent::Completed(completions) => {
-                for completion in completions {
-                    self.on_completion(node, completion, now);
-                }
-            }
-            ConnectionEvent::Draining => self.on_draining(node, now),
-            ConnectionEvent::Paused { until } => {
-                self.resume_at = Some(self.resume_at.map_or(until, |at| at.min(until)));
-            }
-        }
-    }
-
-    /// A job that waits for a key at a node that drains will not get it in time.
-    fn on_draining(&mut self, node: NodeIndex, now: Instant) {
-        let error = ClientError::Key(KeyRefusal::Draining);
-        for id in self.jobs.select(|job| job.awaits_key_at(node)) {
-            self.fail_key_wait(id, node, Retry::Draining, error.clone(), now);
-        }
-    }
-
-    fn on_key_opened(
-        &mut self,
-        node: NodeIndex,
-        key: KeyId,
-        handle: KeyHandle,
-        facts: &KeyFacts,
-        now: Instant,
-    ) {
-        // If the owner closed the key in the meantime, the connection has closed the handle.
-        let Some(usage) = self.keys.get(&key) else {
-            return;
-        };
-        if !usage.data.agrees_with(facts) {
-            if let Some(connection) = self.connection(node) {
-                connection.close_key(key);
-            }
-            return self.on_key_refused(node, key, KeyRefusal::NoSuchKey, now);
-        }
-        for id in self.waiting_for(node, key) {
-            let job = self.jobs.get(id).filter(|job| job.awaits_key_at(node));
-            let slot = job.and_then(|job| job.attempts.slot_at(node));
-            if let Some(slot) = slot {
-                self.settle_key_wait(node);
-                self.send(id, slot, handle, now);
-            }
-        }
-    }
-
-    fn on_key_refused(&mut self, node: NodeIndex, key: KeyId, reason: KeyRefusal, now: Instant) {
-        let Some(connection) = self.connection(node) else {
-            return;
-        };
-        connection.refuse(key, reason, now);
-        let retry = match reason {
-            KeyRefusal::Draining => {
-                connection.drain();
-                Retry::Draining
-            }
-            _ => Retry::KeyRefused,
-        };
-        for id in self.waiting_for(node, key) {
-            self.fail_key_wait(id, node, retry, ClientError::Key(reason), now);
-        }
-    }
-
-    fn waiting_for(&self, node: NodeIndex, key: KeyId) -> Vec<JobRef> {
-        self.jobs.select(|job| job.key.id == key && job.awaits_key_at(node))
-    }
-
-    /// The attempt that waits for a key at this node will not get it.
-    fn fail_key_wait(
-        &mut self,
-        id: JobRef,
-        node: NodeIndex,
-        reason: Retry,
-        error: ClientError,
-        now: Instant,
-    ) {
-        let Some(job) = self.jobs.get(id).filter(|job| job.awaits_key_at(node)) else {
-            return;
-        };
-        if let Some(slot) = job.attempts.slot_at(node) {
-            job.attempts[slot] = None;
-            self.settle_key_wait(node);
-            self.attempt_failed(id, slot, node, reason, error, now);
-        }
-    }
-
-    /// A job does not wait for a key at this node any more.
-    fn settle_key_wait(&mut self, node: NodeIndex) {
-        if let Some(connection) = self.connection(node) {
-            connection.release_job();
-        }
-    }
-
-    fn on_completion(&mut self, node: NodeIndex, completion: JobCompletion, now: Instant) {
-        let (id, number) = JobRef::from_job_id(completion.id);
-        let slot = |job: &Job| {
-            let slot = job.attempts.slot_at(node)?;
-            let attempt = job.attempts[slot].as_ref()?;
-            let sent = !matches!(attempt.stage, Stage::AwaitingKey);
-            (attempt.number == number && sent).then_some(slot)
-        };
-        let found = self.jobs.get(id).and_then(|job| Some((slot(job)?, job)));
-        let Some((slot, job)) = found else {
-            self.totals.stray_completions += 1;
-            return;
-        };
-        let key = job.key.id;
-        let stage = job.attempts[slot].take().map(|attempt| attempt.stage);
-        let Some(Stage::Sent { handle, at }) = stage else {
-            return self.on_late_reply(id, node);
-        };
-        let latency = now.saturating_duration_since(at);
-        self.note_completed(node, latency, completion.result.is_ok(), now);
-        let JobCompletion { result, served_by, queue_time, service_time, .. } = completion;
-        match result {
-            Ok(output) => {
-                if slot == Slot::Hedge {
-                    self.totals.hedge_wins += 1;
-                    self.note_outrun(id, now);
-                }
-                let reply = NodeReply {
-                    output,
-                    served_by,
-                    node: self.nodes[node].name(),
-                    queue_time,
-                    service_time,
-                };
-                self.end(id, Ok(Some(reply)));
-            }
-            Err(error) => self.on_job_error(id, slot, node, (key, handle), error, now),
-        }
-    }
-
-    /// The answer to an attempt whose job had ended before.
-    fn on_late_reply(&mut self, id: JobRef, node: NodeIndex) {
-        self.totals.late_completions += 1;
-        self.nodes[node].late_replies -= 1;
-        if let Some(connection) = self.connection(node) {
-            connection.release_job();
-        }
-        self.remove_if_over(id);
-    }
-
-    /// Counts a completion that its job waited for.
-    fn note_completed(
-        &mut self,
-        node: NodeIndex,
-        latency: std::time::Duration,
-        succeeded: bool,
-        now: Instant,
-    ) {
-        let node = &mut self.nodes[node];
-        node.record_answer(latency, now);
-        if succeeded {
-            node.counters.succeeded += 1;
-            if let Some(hedging) = &mut self.hedging {
-                hedging.record_latency(latency);
-            }
-        } else {
-            node.counters.failed += 1;
-        }
-        if let Some(connection) = node.connection() {
-            connection.release_job();
-            connection.record_served();
-        }
-        self.report_soon(now);
-    }
-
-    fn on_job_error(
-        &mut self,
-        id: JobRef,
-        slot: Slot,
-        node: NodeIndex,
-        (key, handle): (KeyId, KeyHandle),
-        error: JobError,
-        now: Instant,
-    ) {
-        let reason = Retry::of(error).or_else(|| {
-            let connection = self.connection(node)?;
-            let pause = connection.paused(key, now);
-            pause.filter(|_| error == JobError::OverQuota)?;
-            connection.paused_by_quota(key);
-            Some(Retry::OverQuota)
-        });
-        let Some(reason) = reason else {
-            if slot == Slot::Hedge && self.hedge_is_dispensable(id) {
-                return;
-            }
-            return self.end(id, Err(ClientError::Job(error)));
-        };
-        if let Some(connection) = self.connection(node) {
-            match (reason, connection.key_state(key, now)) {
-                (Retry::Draining, _) => connection.drain(),
-                (Retry::NoSuchKey, Some(KeyStage::Open(now_open))) if now_open == handle => {
-                    connection.forget_key(key);
-                }
-                _ => {}
-            }
-        }
-        self.attempt_failed(id, slot, node, reason, ClientError::Job(error), now);
     }
 }
 

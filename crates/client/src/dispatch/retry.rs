@@ -5,6 +5,9 @@
 
 use millrace_operation::JobError;
 
+use crate::error::ClientError;
+use crate::node::NodeIndex;
+
 /// Bound on the retries of one job. So a job that crashes its nodes crashes three at most.
 pub(super) const MAX_RETRIES: u8 = 2;
 
@@ -48,12 +51,20 @@ impl Retry {
     }
 }
 
+/// An attempt that failed and is no longer in its job.
+pub(super) struct FailedAttempt {
+    pub(super) node: NodeIndex,
+    pub(super) reason: Retry,
+    /// Error with which the job ends if it is not retried.
+    pub(super) error: ClientError,
+}
+
 /// A bound on what is sent beyond the jobs themselves: a share of their number, and a few more.
 pub(super) struct Budget {
     level: u32,
     /// Price of one retry or hedge; each job pays in 1.
     price: u32,
-    most: u32,
+    max: u32,
 }
 
 impl Budget {
@@ -69,13 +80,13 @@ impl Budget {
         Self::new(20, 5, 5)
     }
 
-    fn new(price: u32, start: u32, most: u32) -> Self {
-        Self { level: start * price, price, most: most * price }
+    fn new(price: u32, start: u32, max: u32) -> Self {
+        Self { level: start * price, price, max: max * price }
     }
 
     /// Counts a job.
     pub(super) fn deposit(&mut self) {
-        self.level = (self.level + 1).min(self.most);
+        self.level = (self.level + 1).min(self.max);
     }
 
     /// Pays for one retry or hedge, if the level suffices.
@@ -89,7 +100,7 @@ impl Budget {
 
     /// Refunds one that was paid for and not sent.
     pub(super) fn give_back(&mut self) {
-        self.level = (self.level + self.price).min(self.most);
+        self.level = (self.level + self.price).min(self.max);
     }
 }
 

@@ -67,7 +67,8 @@ impl ProcessPool {
     /// The I/O thread keeps the clock while the host's loop drives the sockets.
     pub(super) fn stand_by<'a>(&self, mut inner: Guard<'a>) -> Guard<'a> {
         let now = Instant::now();
-        let (timer, followers) = (inner.dispatcher.poll_timeout(), !inner.followers.is_empty());
+        let timer = inner.dispatcher.poll_timeout();
+        let followers = !inner.followers.is_empty();
         let until = inner.driver.stand_by(now, timer, followers);
         let mut inner = self.wait_parked(inner, now, until);
         if !inner.driver.has_leader() {

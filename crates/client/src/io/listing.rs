@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::ProcessPool;
 use crate::config::{MAX_NODES, NodeSource};
 
-/// Least time between two looks: a change is in use within a second of the next job, and a look costs a system call.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest time between two looks, in milliseconds: a change is in use within a second of the next job, and a look
+/// costs a system call.
+const INTERVAL_MS: u64 = 1_000;
 
 /// A number that no stamp is expected to have: the first look reads the source.
 const NEVER: u64 = u64::MAX;
@@ -38,10 +39,9 @@ impl Listing {
 
     /// Whether a look is due, which this thread then takes.
     fn is_due(&self) -> bool {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let now = millis(self.started.elapsed());
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let next = self.next_ms.load(Ordering::Relaxed);
-        let after = now + millis(INTERVAL);
+        let after = now + INTERVAL_MS;
         now >= next
             && self
                 .next_ms

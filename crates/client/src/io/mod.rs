@@ -7,17 +7,16 @@
 //! One lock guards everything. System calls under it never block; waiting happens outside.
 //!
 //! The thread in `epoll_wait` is the *leader*: it reads the answers and gives each to its job. There is one at
-//! most. The I/O thread leads while callbacks are pending or nothing goes on. A blocked caller that finds
+//! most. The I/O thread leads while callbacks are pending, or while the pool has no jobs. A blocked caller that finds
 //! no leader leads until its own answer is there, and then makes another blocked caller, a *follower*,
 //! its successor; that saves two thread switches per call. The I/O thread alone does what takes time:
 //! callbacks and new connections. Which thread may lead and which one must be woken is decided by
 //! [`IoDriver`], without I/O.
 //!
-//! The host's event loop may drive instead ([`ProcessPool::drive_from_host`]): it waits for our epoll
-//! instance among its own descriptors, sends what its own jobs collected before it waits, and reads and
-//! calls back when something came, so that a job costs no switch to the I/O thread and none back. The I/O
-//! thread then keeps the clock and makes connections; it reads when a timer is due, since the host may
-//! be busy elsewhere.
+//! The host's event loop may drive instead ([`ProcessPool::drive_from_host`]). It waits for our epoll instance among
+//! its own descriptors. Before it waits, it sends what its own jobs collected; when something came, it reads and calls
+//! back. So a job costs no switch to the I/O thread and none back. The I/O thread then keeps the clock and makes
+//! connections; it reads when a timer is due, since the host may be busy elsewhere.
 //!
 //! Some servers forbid their processes to start threads (`RLIMIT_NPROC` in Dovecot and vsftpd). Then blocked
 //! callers make the connections, too, and jobs with a callback are refused.
@@ -31,7 +30,9 @@
 
 mod driver;
 mod host_loop;
+mod io_thread;
 mod listing;
+mod sockets;
 
 use std::mem::{self, MaybeUninit};
 use std::os::fd::OwnedFd;
@@ -41,55 +42,27 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
-use self::driver::{Flush, IoDriver, IoStep, IoThreadWork, LeaderKind, Wake};
+use self::driver::{Flush, IoDriver, IoThreadWork, LeaderKind, Wake};
 use self::listing::Listing;
+use self::sockets::Socket;
 use crate::config::{Endpoint, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
 use crate::job::{Job, JobAnswer, JobRef};
 use crate::key::KeyId;
-use crate::link::{LinkError, NodeSocket};
-use crate::node::NodeIndex;
 use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
-
-/// Longest wait of the I/O thread as leader while there is activity: setting a timer that is further off
-/// then needs no wake-up.
-const TICK: Duration = Duration::from_millis(100);
-
-/// Reads from one socket before the others have their turn: a node that floods delays them by these reads alone.
-const READS_PER_TURN: usize = 16;
-
-/// Nice value of the I/O thread, so that it does not interrupt the host's threads for every answer. Answers
-/// that arrive while the host works are then handed over together when the host next waits; an idle core
-/// runs the thread at once either way. At 5 the thread still gets a quarter of a core that is never idle.
-const NICENESS: i32 = 5;
-
-/// Jobs under way at a node up to which each is sent by itself. Measured with 128 P-256 jobs under way:
-/// single sends cost the node 5 % of its time in reads. With 16 handshakes under way, waking the leader
-/// instead cost the gateway 7 % of what it saves.
-const MAX_PROMPT: u32 = 32;
-
-/// Time between two attempts to start the I/O thread. Where a process may start none, each attempt costs a system
-/// call, and blocked callers do the I/O until one succeeds.
-const THREAD_RETRY: Duration = Duration::from_secs(1);
 
 /// Events taken at once. More stay in the kernel for the next call, so a process with many nodes loses none.
 const EVENTS: usize = 32;
 
+/// Bound on one wait, in milliseconds: a day. Longer ones than 24 days do not fit `epoll_wait`.
+const MAX_WAIT_MS: i64 = 86_400_000;
+
 /// Epoll token of the eventfd; sockets have their node's.
 const WAKE_UP: u64 = u64::MAX;
-
-struct Socket {
-    link: NodeSocket,
-    /// Tells events of this socket from those of its predecessor.
-    token: u64,
-    /// Whether the registration waits for writability, too.
-    armed: bool,
-}
 
 /// State behind the lock of a [`ProcessPool`].
 struct ProcessPoolState {
@@ -104,7 +77,7 @@ struct ProcessPoolState {
     spin: Spin,
     /// Callers that sleep.
     followers: Vec<(JobRef, Arc<Condvar>)>,
-    /// Time of the last failed attempt to start the I/O thread, and its error.
+    /// Time of the last failed attempt to start the I/O thread, and its error. `None` if none has failed.
     no_thread: Option<(Instant, String)>,
 }
 
@@ -153,23 +126,6 @@ impl ProcessPool {
         });
         pool.start_thread(&mut pool.lock());
         Ok(pool)
-    }
-
-    /// Starts the I/O thread, if there is none and the last attempt was not just now.
-    fn start_thread(self: &Arc<Self>, inner: &mut ProcessPoolState) {
-        let lately = |at: Instant| at.elapsed() < THREAD_RETRY;
-        let failed_lately = inner.no_thread.as_ref().is_some_and(|(at, _)| lately(*at));
-        if !inner.driver.lacks_io_thread() || failed_lately {
-            return;
-        }
-        match spawn(self) {
-            Ok(thread) => {
-                inner.driver.io_thread_started();
-                let mut place = lock(&self.thread);
-                *place = Some(thread);
-            }
-            Err(error) => inner.no_thread = Some((Instant::now(), error.to_string())),
-        }
     }
 
     fn lock(&self) -> Guard<'_> {
@@ -376,70 +332,21 @@ impl ProcessPool {
     fn handle(&self, inner: &mut ProcessPoolState, events: &[epoll::Event]) {
         let now = Instant::now();
         for event in events {
-            let (token, flags) = (event.data.u64(), event.flags);
+            let token = event.data.u64();
             if token == WAKE_UP {
                 if inner.driver.take_notification() {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_up, &mut count);
                 }
             } else if let Some(node) = inner.socket_with(token) {
-                inner.on_socket(node, flags, now);
+                inner.on_socket(node, event.flags, now);
             }
         }
         inner.dispatcher.handle_timeout(now);
         self.flush_all(inner);
     }
 
-    /// Sends as many of the waiting bytes as the sockets take, and closes sockets that are done.
-    fn flush_all(&self, inner: &mut ProcessPoolState) {
-        inner.driver.flushed();
-        self.close_sockets(inner);
-        for node in 0..inner.sockets.len() {
-            self.flush(inner, node);
-        }
-    }
-
-    /// Sends waiting bytes to nodes with no more than [`MAX_PROMPT`] jobs under way.
-    fn flush_prompt(&self, inner: &mut ProcessPoolState) {
-        self.close_sockets(inner);
-        for node in 0..inner.sockets.len() {
-            if inner.dispatcher.in_flight(node) <= MAX_PROMPT {
-                self.flush(inner, node);
-            }
-        }
-    }
-
-    fn flush(&self, inner: &mut ProcessPoolState, node: NodeIndex) {
-        let Some(socket) = &mut inner.sockets[node] else {
-            return;
-        };
-        // An error is found by the next read, after the last bytes from the node.
-        let _ = socket.link.flush(inner.dispatcher.poll_output(node));
-        if socket.armed != socket.link.wants_write() {
-            socket.armed = socket.link.wants_write();
-            let data = epoll::EventData::new_u64(socket.token);
-            let _ = epoll::modify(&self.epoll, &socket.link, data, interest(socket.armed));
-        }
-    }
-
-    fn close_sockets(&self, inner: &mut ProcessPoolState) {
-        while let Some(node) = inner.dispatcher.poll_close() {
-            if let Some(socket) = inner.sockets[node].take() {
-                // Closing is not enough: a forked child may hold the socket open.
-                let _ = epoll::delete(&self.epoll, &socket.link);
-            }
-        }
-    }
-
-    // ---- the I/O thread -----------------------------------------------------------------------
-
-    fn thread_main(&self) {
-        // On Linux "this process" means this thread. It fails only where the host forbids even that.
-        let _ = rustix::process::setpriority_process(None, NICENESS);
-        // A panic in there ends the pool in this process: every job ends as `Closed`.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.thread_loop()));
-        self.end(self.lock());
-    }
+    // ---- callbacks and the end ----------------------------------------------------------------
 
     /// Ends every job, and closes the sockets.
     fn end(&self, mut inner: Guard<'_>) {
@@ -453,61 +360,6 @@ impl ProcessPool {
             waiter.notify_one();
         }
         self.wake(wake);
-    }
-
-    fn thread_loop(&self) {
-        let (mut calls, mut jobs) = (0, 0);
-        let mut inner = self.lock();
-        while !inner.driver.is_closing() {
-            inner = self.run_callbacks(inner);
-            inner = self.make_connections(inner);
-            if inner.driver.is_closing() {
-                return;
-            }
-            let callers_active = mem::replace(&mut calls, inner.calls) != inner.calls;
-            let has_callbacks = inner.dispatcher.has_callbacks();
-            inner = match inner.driver.next_step(callers_active, has_callbacks) {
-                IoStep::StandBy => self.stand_by(inner),
-                IoStep::Park => self.park(inner),
-                IoStep::Lead => {
-                    let accepted = inner.dispatcher.jobs_accepted();
-                    let active = mem::replace(&mut jobs, accepted) != accepted;
-                    let tick = active.then(|| Instant::now() + TICK);
-                    self.lead(inner, LeaderKind::IoThread, tick)
-                }
-            };
-        }
-    }
-
-    /// Lets callers lead for a while.
-    fn park<'a>(&self, mut inner: Guard<'a>) -> Guard<'a> {
-        let successor = inner.successor();
-        let wakes = mem::take(&mut inner.dispatcher.deliveries().wakes);
-        for waiter in wakes.iter().chain(&successor) {
-            waiter.notify_one();
-        }
-        let now = Instant::now();
-        let until = inner.driver.park(now);
-        let mut inner = self.wait_parked(inner, now, until);
-        if !inner.driver.has_leader() {
-            // No other thread keeps the clock now, however many callers come and go.
-            inner.dispatcher.handle_timeout(Instant::now());
-            self.flush_all(&mut inner);
-        }
-        inner
-    }
-
-    fn wait_parked<'a>(&self, inner: Guard<'a>, now: Instant, until: Option<Instant>) -> Guard<'a> {
-        let mut inner = match until {
-            None => self.unpark.wait(inner).unwrap_or_else(PoisonError::into_inner),
-            Some(until) => {
-                let patience = until.saturating_duration_since(now);
-                let waited = self.unpark.wait_timeout(inner, patience);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        inner.driver.io_thread_works();
-        inner
     }
 
     fn run_callbacks<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
@@ -531,52 +383,6 @@ impl ProcessPool {
         }
         inner
     }
-
-    fn make_connections<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
-        if inner.dispatcher.wants_connections() {
-            // Jobs that wait for a node may wait for one that the pool names no more.
-            drop(inner);
-            self.look_for_nodes();
-            inner = self.lock();
-        }
-        while let Some(node) = inner.dispatcher.poll_connect() {
-            let attempt = inner.dispatcher.connect_failures(node);
-            let endpoint = inner.endpoints[node].clone();
-            inner.driver.resolve();
-            let successor = inner.successor();
-            drop(inner);
-            if let Some(waiter) = successor {
-                waiter.notify_one();
-            }
-            let link = NodeSocket::connect(&endpoint, attempt);
-            inner = self.lock();
-            inner.driver.resolved();
-            let now = Instant::now();
-            let token = inner.next_token;
-            let registered = link.and_then(|link| self.register(link, token));
-            match registered {
-                Ok(socket) => {
-                    inner.next_token += 1;
-                    let distrust = socket.link.distrust().cloned();
-                    inner.sockets[node] = Some(socket);
-                    inner.dispatcher.handle_connected(node, distrust, now);
-                }
-                Err(error) => inner.dispatcher.handle_lost(node, error.to_string(), now),
-            }
-            self.flush_all(&mut inner);
-            self.wake_all(&mut inner);
-        }
-        inner
-    }
-
-    fn register(&self, link: NodeSocket, token: u64) -> Result<Socket, LinkError> {
-        let armed = link.wants_write();
-        let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.epoll, &link, data, interest(armed)).map_err(std::io::Error::from)?;
-        Ok(Socket { link, token, armed })
-    }
-
-    // ---- the end ------------------------------------------------------------------------------
 
     /// Ends every job, closes the sockets and, unless this is the I/O thread itself, waits for it.
     pub(crate) fn close(&self) {
@@ -606,101 +412,15 @@ impl ProcessPoolState {
         let follower = followers.iter().rev().find(|(id, _)| !dispatcher.is_done(*id));
         follower.map(|(_, waiter)| Arc::clone(waiter))
     }
-
-    fn socket_with(&self, token: u64) -> Option<NodeIndex> {
-        self.sockets.iter().position(|s| s.as_ref().is_some_and(|s| s.token == token))
-    }
-
-    /// Whether bytes wait that were not yet offered to the socket.
-    fn has_unsent(&mut self, node: NodeIndex) -> bool {
-        let Some(socket) = &self.sockets[node] else {
-            return false;
-        };
-        !socket.link.wants_write() && self.dispatcher.poll_output(node).is_some()
-    }
-
-    fn on_socket(&mut self, node: NodeIndex, flags: epoll::EventFlags, now: Instant) {
-        let Some(socket) = &mut self.sockets[node] else {
-            return;
-        };
-        if socket.link.is_connecting() {
-            if let Err(error) = socket.link.finish_connect() {
-                self.dispatcher.handle_lost(node, error.to_string(), now);
-            }
-            return;
-        }
-        let readable = epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        if !flags.intersects(readable) {
-            return;
-        }
-        if let Err(error) = self.read(node, now) {
-            self.dispatcher.handle_lost(node, error.to_string(), now);
-        }
-    }
-
-    /// Reads until there is nothing more, or others should have their turn.
-    fn read(&mut self, node: NodeIndex, now: Instant) -> Result<(), LinkError> {
-        for turn in 0.. {
-            let Some(socket) = &mut self.sockets[node] else {
-                return Ok(());
-            };
-            let Some(connection) = self.dispatcher.connection(node) else {
-                return Ok(());
-            };
-            let space = connection.space();
-            let room = space.len();
-            let n = match socket.link.read(space) {
-                Ok(0) => return Err(LinkError::Closed),
-                Ok(n) => n,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
-            };
-            connection.filled(n, now);
-            let over = turn >= READS_PER_TURN;
-            let last = if socket.link.short_read_is_last() {
-                n < room || over
-            } else {
-                // The socket does not become readable for bytes that TLS has decrypted already.
-                over && !socket.link.holds_plaintext()
-            };
-            self.dispatcher.handle_received(node, now);
-            if last {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn interest(write: bool) -> epoll::EventFlags {
-    if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
 }
 
 fn timespec(wait: Duration) -> Timespec {
     // Rounded up to the milliseconds of `epoll_wait`, so that the timer has passed when it returns.
-    let millis = wait.as_nanos().div_ceil(1_000_000);
-    let millis = i64::try_from(millis).unwrap_or(i64::MAX / 1_000_000).min(86_400_000);
+    let millis = i64::try_from(wait.as_nanos().div_ceil(1_000_000))
+        .map_or(MAX_WAIT_MS, |millis| millis.min(MAX_WAIT_MS));
     Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 }
 }
 
 fn current() -> ThreadId {
     thread::current().id()
-}
-
-/// Signals that a fault of the thread itself raises: the host's crash handler should get them.
-const FAULTS: [Signal; 5] =
-    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGABRT];
-
-/// Starts the thread with every other signal blocked: the host's handlers run on the host's threads.
-fn spawn(pool: &Arc<ProcessPool>) -> std::io::Result<JoinHandle<()>> {
-    let own = Arc::clone(pool);
-    let mut signals = SigSet::all();
-    for fault in FAULTS {
-        signals.remove(fault);
-    }
-    let before = signals.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let thread =
-        thread::Builder::new().name("millrace-io".to_owned()).spawn(move || own.thread_main());
-    before.thread_set_mask()?;
-    thread
 }

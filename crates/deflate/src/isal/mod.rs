@@ -11,7 +11,7 @@ use millrace_edge::compression::EngineKind;
 use thiserror::Error;
 
 use crate::blocks::{EMPTY, STORED_HEADER};
-use crate::engine::{Chunk, Engine, EngineError};
+use crate::engine::{Chunk, ChunkEnd, Engine, EngineError};
 use crate::libdeflate::Decompressor;
 
 #[expect(unsafe_code, reason = "calls ISA-L through its C interface")]
@@ -42,9 +42,6 @@ pub struct Isal {
 
 impl Isal {
     /// Loads the library, and lets it compress a known text at each of its levels.
-    ///
-    /// # Errors
-    /// [`IsalError`], in words for an administrator.
     pub fn load() -> Result<Self, IsalError> {
         let library = sys::Library::load()?;
         let state = sys::State::new(library).ok_or(IsalError::NoMemory)?;
@@ -53,7 +50,7 @@ impl Isal {
         Ok(loaded)
     }
 
-    /// A further set of tables for another thread; `None` without memory.
+    /// A further set of tables for another thread. `None` without memory.
     #[must_use]
     pub fn again(&self) -> Option<Self> {
         let state = sys::State::new(self.state.library())?;
@@ -67,7 +64,7 @@ impl Isal {
         let mut output = vec![0; 2 * text.len()];
         let mut back = vec![0; text.len()];
         for level in 1..=9 {
-            let chunk = Chunk { level, history: &[], input: &text, last: true };
+            let chunk = Chunk { level, history: &[], input: &text, end: ChunkEnd::Final };
             let length = self.compress(&chunk, &mut output).ok()?;
             let good = decompressor.fills(&output[..length], &mut back) && back == text;
             (good && self.state.is_within_bounds()).then_some(())?;
@@ -97,14 +94,14 @@ impl Engine for Isal {
     fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
         let level = own_level(chunk.level);
         let length = if chunk.history.is_empty() {
-            self.state.stateless(level, chunk.input, chunk.last, output)?
+            self.state.stateless(level, chunk.input, chunk.end, output)?
         } else {
-            self.state.continued(level, chunk.history, chunk.input, chunk.last, output)?
+            self.state.continued(level, chunk.history, chunk.input, chunk.end, output)?
         };
         // ISA-L leaves out the empty block of a flush where a stored block has just ended at a byte. zlib always
         // writes it, and rsync waits for it. A second one does no harm, so input that looks like one gets it, too.
         let flushed = output[..length].ends_with(&EMPTY) && !chunk.input.ends_with(&EMPTY);
-        if chunk.last || flushed {
+        if chunk.end == ChunkEnd::Final || flushed {
             return Ok(length);
         }
         let end = length + STORED_HEADER;

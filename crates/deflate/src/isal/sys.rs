@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr::{self, NonNull};
 
-use crate::engine::EngineError;
+use crate::engine::{ChunkEnd, EngineError};
 
 /// The public head of `struct isal_zstream`.
 #[repr(C)]
@@ -160,14 +160,17 @@ impl State {
         &mut self,
         level: u32,
         input: &[u8],
-        last: bool,
+        end: ChunkEnd,
         output: &mut [u8],
     ) -> Result<usize, EngineError> {
-        let flush = if last { NO_FLUSH } else { FULL_FLUSH };
+        let (end_of_stream, flush) = match end {
+            ChunkEnd::Final => (1, NO_FLUSH),
+            ChunkEnd::Open => (0, FULL_FLUSH),
+        };
         let head = self.prepare(self.library.stateless_init, level, input, output)?;
         // SAFETY: `prepare` gives the structure, whose buffers live across the call.
         let result = unsafe {
-            (*head).end_of_stream = u16::from(last);
+            (*head).end_of_stream = end_of_stream;
             (*head).flush = flush;
             (self.library.stateless)(head)
         };
@@ -181,9 +184,13 @@ impl State {
         level: u32,
         history: &[u8],
         input: &[u8],
-        last: bool,
+        end: ChunkEnd,
         output: &mut [u8],
     ) -> Result<usize, EngineError> {
+        let (end_of_stream, flush) = match end {
+            ChunkEnd::Final => (1, NO_FLUSH),
+            ChunkEnd::Open => (0, SYNC_FLUSH),
+        };
         let length = u32::try_from(history.len()).map_err(|_| EngineError::NoRoom)?;
         let head = self.prepare(self.library.deflate_init, level, input, output)?;
         // SAFETY: `prepare` gives the structure; the library copies the history.
@@ -193,8 +200,8 @@ impl State {
         }
         // SAFETY: the buffers live across the call.
         let result = unsafe {
-            (*head).end_of_stream = u16::from(last);
-            (*head).flush = if last { NO_FLUSH } else { SYNC_FLUSH };
+            (*head).end_of_stream = end_of_stream;
+            (*head).flush = flush;
             (self.library.deflate)(head)
         };
         // SAFETY: as above.

@@ -7,7 +7,7 @@
 use millrace_edge::compression::EngineKind;
 
 use crate::blocks::{self, REOPEN_BYTES};
-use crate::engine::{Chunk, Engine, EngineError};
+use crate::engine::{Chunk, ChunkEnd, Engine, EngineError};
 
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod sys;
@@ -15,7 +15,7 @@ mod sys;
 pub use sys::{Decompressor, adler32, crc32};
 
 /// The highest level of libdeflate, for what is compressed once and sent often.
-pub const HIGHEST: u8 = 12;
+pub const MAX_LEVEL: u8 = 12;
 
 /// Reported where libdeflate writes a stream that its own walker cannot follow.
 const UNREADABLE: i32 = -1;
@@ -23,11 +23,11 @@ const UNREADABLE: i32 = -1;
 /// Compressors, one for each level that was used.
 #[derive(Debug, Default)]
 pub struct Libdeflate {
-    compressors: [Option<sys::Compressor>; HIGHEST as usize + 1],
+    compressors: [Option<sys::Compressor>; MAX_LEVEL as usize + 1],
 }
 
 impl Libdeflate {
-    /// Writes a complete stream at a level up to [`HIGHEST`], and returns its length.
+    /// Writes a complete stream at a level up to [`MAX_LEVEL`], and returns its length.
     ///
     /// # Errors
     /// [`EngineError::NoRoom`] if `output` is too short; [`EngineError::NoMemory`].
@@ -37,7 +37,7 @@ impl Libdeflate {
         input: &[u8],
         output: &mut [u8],
     ) -> Result<usize, EngineError> {
-        let level = level.min(HIGHEST);
+        let level = level.min(MAX_LEVEL);
         let place = &mut self.compressors[usize::from(level)];
         if place.is_none() {
             *place = sys::Compressor::new(level);
@@ -57,7 +57,7 @@ impl Engine for Libdeflate {
     }
 
     fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
-        if chunk.last {
+        if chunk.end == ChunkEnd::Final {
             return self.whole(chunk.level, chunk.input, output);
         }
         let room = output.len().checked_sub(REOPEN_BYTES).ok_or(EngineError::NoRoom)?;

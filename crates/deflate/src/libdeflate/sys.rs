@@ -15,13 +15,13 @@ pub(super) struct Compressor(NonNull<c::libdeflate_compressor>);
 unsafe impl Send for Compressor {}
 
 impl Compressor {
-    /// Allocates them; none without memory, or for a level that libdeflate does not have.
+    /// Allocates them. `None` without memory, or for a level that libdeflate does not have.
     pub(super) fn new(level: u8) -> Option<Self> {
         // SAFETY: takes a number, and returns null for one that is out of range.
         NonNull::new(unsafe { c::libdeflate_alloc_compressor(level.into()) }).map(Self)
     }
 
-    /// Writes a complete stream of raw deflate and returns its length; none if `output` is too short.
+    /// Writes a complete stream of raw deflate and returns its length. `None` if `output` is too short.
     pub(super) fn compress(&mut self, input: &[u8], output: &mut [u8]) -> Option<usize> {
         // SAFETY: both buffers are as long as stated, and do not overlap since one is exclusive.
         let length = unsafe {
@@ -52,7 +52,7 @@ pub struct Decompressor(NonNull<c::libdeflate_decompressor>);
 unsafe impl Send for Decompressor {}
 
 impl Decompressor {
-    /// A decompressor; `None` without memory.
+    /// A decompressor. `None` without memory.
     #[must_use]
     pub fn new() -> Option<Self> {
         // SAFETY: takes nothing.

@@ -24,6 +24,7 @@ use millrace_qat::{
 };
 
 use super::sys::{self, Answer, Instance, Submitted};
+use crate::engine::ChunkEnd;
 
 /// Virtual functions of each card that one process takes. A card has 16, so that 16 workers may use one.
 const FUNCTIONS: u16 = 1;
@@ -86,7 +87,7 @@ pub struct Card {
     counters: Counters,
     answer_time: Duration,
     report: fn(&str),
-    /// The process that started the library; 0: none has.
+    /// The process that started the library; 0 while none has.
     process: AtomicU32,
     state: Mutex<State>,
     changed: Condvar,
@@ -152,10 +153,10 @@ impl Card {
         self: &Arc<Self>,
         level: u8,
         input: &[u8],
-        last: bool,
+        end: ChunkEnd,
         output: &mut [u8],
     ) -> Result<usize, Declined> {
-        if input.len() > sys::LONGEST_INPUT {
+        if input.len() > sys::MAX_INPUT_LEN {
             return Err(Declined::Overflow);
         }
         let running = self.running().ok_or(Declined::Away)?;
@@ -166,7 +167,7 @@ impl Card {
         if running.is_over() {
             return Err(Declined::Away);
         }
-        match instance.submit(level, input, last) {
+        match instance.submit(level, input, end) {
             Submitted::Taken => {}
             Submitted::Full => return Err(Declined::Busy),
             Submitted::NotOffered(status) => return Err(Declined::Failed(status)),
@@ -294,8 +295,8 @@ impl Card {
     }
 
     fn sleep_until(&self, time: Duration, over: impl Fn() -> bool) {
-        let wait = |_: &mut State| !self.is_stopping() && !over();
-        drop(self.changed.wait_timeout_while(lock(&self.state), time, wait));
+        let state = lock(&self.state);
+        drop(self.changed.wait_timeout_while(state, time, |_| !self.is_stopping() && !over()));
     }
 
     fn is_stopping(&self) -> bool {
@@ -330,6 +331,6 @@ extern "C" fn stop_at_exit() {
     }
     card.stopping.store(true, Ordering::Release);
     card.changed.notify_all();
-    let running = |state: &mut State| !state.stopped;
-    drop(card.changed.wait_timeout_while(lock(&card.state), STOP_TIME, running));
+    let state = lock(&card.state);
+    drop(card.changed.wait_timeout_while(state, STOP_TIME, |state| !state.stopped));
 }

@@ -48,7 +48,7 @@ impl Engine for QatEngine {
     }
 
     fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
-        let done = self.0.compress(chunk.level, chunk.input, chunk.last, output);
+        let done = self.0.compress(chunk.level, chunk.input, chunk.end, output);
         done.map_err(|declined| match declined {
             Declined::Away => EngineError::Away,
             Declined::Busy => EngineError::Busy,

@@ -21,12 +21,14 @@ use millrace_qat::{
     UNSUPPORTED, notified,
 };
 
-/// The longest input of a request: the largest memory that a stream gets is 392 KiB.
-pub(super) const LONGEST_INPUT: usize = 400 * 1024;
+use crate::engine::ChunkEnd;
 
-/// Room for what does not compress: stored blocks with their headers. All of it is offered for each request: the
-/// library refuses less than some hundred bytes.
-const LONGEST_OUTPUT: usize = LONGEST_INPUT + 4096;
+/// Bound on the input of a request, in bytes: the largest memory that a stream gets is 392 KiB.
+pub(super) const MAX_INPUT_LEN: usize = 400 * 1024;
+
+/// Room for input that does not compress, in bytes: stored blocks with their headers. All of it is offered for each
+/// request: the library refuses less than some hundred bytes.
+const MAX_OUTPUT_LEN: usize = MAX_INPUT_LEN + 4096;
 
 /// `CpaBufferList`.
 #[repr(C)]
@@ -228,6 +230,7 @@ pub(super) struct Instance {
     in_flight: bool,
 }
 
+/// Data that the library reads and writes for a request, by address: they must not move while it is in flight.
 struct Request {
     status: AtomicI32,
     setup: Setup,
@@ -249,7 +252,7 @@ impl Instance {
         if status != SUCCESS {
             return Err(QatError::Lists(status));
         }
-        let size = LONGEST_INPUT + LONGEST_OUTPUT + 2 * meta;
+        let size = MAX_INPUT_LEN + MAX_OUTPUT_LEN + 2 * meta;
         let memory = service.library.region(size);
         let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
         let list = || BufferList {
@@ -303,11 +306,11 @@ impl Instance {
     }
 
     /// Hands the input to the card. Nothing may be in flight.
-    pub(super) fn submit(&mut self, level: u8, input: &[u8], last: bool) -> Submitted {
-        assert!(!self.in_flight && input.len() <= LONGEST_INPUT, "one request, that fits");
+    pub(super) fn submit(&mut self, level: u8, input: &[u8], end: ChunkEnd) -> Submitted {
+        assert!(!self.in_flight && input.len() <= MAX_INPUT_LEN, "one request, that fits");
         self.memory.bytes_mut()[..input.len()].copy_from_slice(input);
         let meta = |index: usize| {
-            let at = LONGEST_INPUT + LONGEST_OUTPUT + index * self.meta;
+            let at = MAX_INPUT_LEN + MAX_OUTPUT_LEN + index * self.meta;
             self.memory.buffer(at, self.meta).data.cast()
         };
         let request = self.request.as_ptr();
@@ -315,10 +318,13 @@ impl Instance {
         let fields = unsafe { &mut *request };
         fields.status.store(PENDING, Ordering::Release);
         fields.setup.level = u32::from(level.clamp(1, 9));
-        fields.operation.flush = if last { FLUSH_FINAL } else { FLUSH_FULL };
+        fields.operation.flush = match end {
+            ChunkEnd::Final => FLUSH_FINAL,
+            ChunkEnd::Open => FLUSH_FULL,
+        };
         fields.results.checksum = 0;
         fields.pieces =
-            [self.memory.buffer(0, input.len()), self.memory.buffer(LONGEST_INPUT, LONGEST_OUTPUT)];
+            [self.memory.buffer(0, input.len()), self.memory.buffer(MAX_INPUT_LEN, MAX_OUTPUT_LEN)];
         for (index, list) in fields.lists.iter_mut().enumerate() {
             // SAFETY: an element of the request's own array.
             list.buffers = unsafe { (&raw mut (*request).pieces).cast::<FlatBuffer>().add(index) };
@@ -373,7 +379,7 @@ impl Instance {
         Some(match (status, results.status) {
             // What the firmware flags as failed without an error comes as success, with nothing consumed.
             (SUCCESS, 0)
-                if results.consumed != input || results.produced as usize > LONGEST_OUTPUT =>
+                if results.consumed != input || results.produced as usize > MAX_OUTPUT_LEN =>
             {
                 Answer::Failed(NOTHING_DONE)
             }
@@ -385,7 +391,7 @@ impl Instance {
 
     /// Output of the card.
     pub(super) fn output(&mut self, length: usize) -> &[u8] {
-        &self.memory.bytes_mut()[LONGEST_INPUT..LONGEST_INPUT + length]
+        &self.memory.bytes_mut()[MAX_INPUT_LEN..MAX_INPUT_LEN + length]
     }
 }
 

@@ -4,9 +4,8 @@
 //! Answers `EVP_*_fetch` from a cache. A TLS 1.3 handshake makes some 70 of these calls, each of which parses a
 //! property query and takes locks, always with the same result.
 //!
-//! The cache is on in nginx and HAProxy where the environment variable [`VARIABLE`] says so, and from the first
-//! handshake on, when the configuration has long been read. Kept are methods of libcrypto's default library context
-//! alone: another context may be freed, and its address used again.
+//! The cache is on in nginx and HAProxy where the environment variable [`VARIABLE`] says so. It begins with the first
+//! handshake, when the configuration has long been read.
 //!
 //! Each thread has its own table, so that nothing is locked and no other thread's reference is touched. A call that
 //! may change the result of a fetch (a provider loaded or unloaded, other default properties, a configuration
@@ -20,34 +19,30 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use super::next::{self, Libcrypto};
-use super::sigalgs;
-use crate::methods::MethodTable;
+use super::next::{self, Fetch, Libcrypto};
+use super::{generation, sigalgs};
+use crate::methods::{MethodQuery, MethodTable};
 
 /// Turns the cache on, with the value `on`.
 pub(super) const VARIABLE: &str = "MILLRACE_FETCH_CACHE";
 
 /// Whether the cache may begin with the first handshake.
 static ALLOWED: AtomicBool = AtomicBool::new(false);
-/// The default library context while the cache is on; null while it is off.
-static DEFAULT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-/// Changed by every call that may change the result of a fetch. Tables begin with 0, which is never current.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
-/// Counters of hits and misses; null: they are not counted.
+/// Counters of hits and misses; null while the provider has not named them.
 static HITS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 static MISSES: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
 /// The table of a thread; its methods are freed with the thread, at the end of the program before libcrypto's own.
-struct Kept(MethodTable);
+struct ThreadMethods(MethodTable);
 
-impl Drop for Kept {
+impl Drop for ThreadMethods {
     fn drop(&mut self) {
         self.renew(0);
     }
 }
 
-impl Kept {
-    /// Frees all methods.
+impl ThreadMethods {
+    /// Frees all methods, and begins with this generation.
     fn renew(&mut self, generation: u64) {
         for (kind, method) in self.0.drain(generation) {
             let libcrypto = next::libcrypto();
@@ -61,7 +56,8 @@ impl Kept {
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept(MethodTable::EMPTY)) };
+    static METHODS: RefCell<ThreadMethods> =
+        const { RefCell::new(ThreadMethods(MethodTable::EMPTY)) };
 }
 
 /// Reads the environment variable, before `main` of a program that is known.
@@ -88,23 +84,8 @@ fn begin() {
     if first as usize == ours {
         // SAFETY: null changes nothing; the result is the context in use.
         let context = unsafe { (libcrypto.set_default)(ptr::null_mut()) };
-        DEFAULT.store(context, Ordering::Release);
+        generation::start(context);
     }
-}
-
-/// `EVP_*_fetch`
-pub(super) type Fetch =
-    unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-/// `EVP_*_up_ref`
-pub(super) type UpRef = unsafe extern "C" fn(*mut c_void) -> c_int;
-/// `EVP_*_free`
-pub(super) type MethodFree = unsafe extern "C" fn(*mut c_void);
-
-/// The functions of one kind of methods.
-pub(super) struct MethodFunctions {
-    pub(super) fetch: Fetch,
-    pub(super) up_ref: UpRef,
-    pub(super) free: MethodFree,
 }
 
 /// The provider calls it at its start: hits and misses are counted there, for `millrace gateway check`.
@@ -127,13 +108,6 @@ fn count(place: &AtomicPtr<AtomicU64>) {
     }
 }
 
-/// The generation of what is known of this library context; none if nothing of it is kept.
-pub(super) fn generation_of(context: *mut c_void) -> Option<u64> {
-    let default = DEFAULT.load(Ordering::Acquire);
-    let is_default = context.is_null() || context == default;
-    (!default.is_null() && is_default).then(|| GENERATION.load(Ordering::Acquire))
-}
-
 /// A fetch of this kind, an index of [`Libcrypto::methods`].
 ///
 /// # Safety
@@ -150,74 +124,60 @@ unsafe fn fetch(
     let functions = &libcrypto.methods[usize::from(kind)];
     // SAFETY: forwarded unchanged.
     let forward = || unsafe { (functions.fetch)(context, name, properties) };
-    let Some(generation) = generation_of(context).filter(|_| !name.is_null()) else {
+    let Some(generation) = generation::of(context).filter(|_| !name.is_null()) else {
         return forward();
     };
     // SAFETY: not null, so a C string by this function's contract.
     let name = unsafe { CStr::from_ptr(name) };
     // SAFETY: as above.
-    let query = (!properties.is_null()).then(|| unsafe { CStr::from_ptr(properties) });
-    if let Some(method) = found(libcrypto, generation, kind, name, query) {
+    let properties = (!properties.is_null()).then(|| unsafe { CStr::from_ptr(properties) });
+    let query = MethodQuery { kind, name, properties };
+    if let Some(method) = kept(libcrypto, generation, query) {
         count(&HITS);
         return method;
     }
     count(&MISSES);
     let method = forward();
     if !method.is_null() {
-        keep(libcrypto, generation, kind, name, query, method);
+        keep(libcrypto, generation, query, method);
     }
     method
 }
 
 /// A kept method, with a reference for the caller.
-fn found(
-    libcrypto: &Libcrypto,
-    generation: u64,
-    kind: u8,
-    name: &CStr,
-    query: Option<&CStr>,
-) -> Option<*mut c_void> {
-    let ask = |kept: &RefCell<Kept>| {
-        let mut kept = kept.try_borrow_mut().ok()?;
-        if kept.0.generation() != generation {
-            kept.renew(generation);
+fn kept(libcrypto: &Libcrypto, generation: u64, query: MethodQuery<'_>) -> Option<*mut c_void> {
+    let found = METHODS.try_with(|methods| {
+        let mut methods = methods.try_borrow_mut().ok()?;
+        if methods.0.generation() != generation {
+            methods.renew(generation);
         }
-        let method = kept.0.find(kind, name, query)? as *mut c_void;
+        let method = methods.0.find(query)? as *mut c_void;
         // SAFETY: a method of this kind, which lives by the table's reference.
-        let counted = unsafe { (libcrypto.methods[usize::from(kind)].up_ref)(method) } == 1;
+        let counted = unsafe { (libcrypto.methods[usize::from(query.kind)].up_ref)(method) } == 1;
         counted.then_some(method)
-    };
+    });
     // At the end of a thread the table is gone.
-    KEPT.try_with(ask).ok().flatten()
+    found.ok().flatten()
 }
 
 /// Keeps a method that was fetched while this generation was current.
-fn keep(
-    libcrypto: &Libcrypto,
-    generation: u64,
-    kind: u8,
-    name: &CStr,
-    query: Option<&CStr>,
-    method: *mut c_void,
-) {
-    let add = |kept: &RefCell<Kept>| {
-        let Ok(mut kept) = kept.try_borrow_mut() else {
+fn keep(libcrypto: &Libcrypto, generation: u64, query: MethodQuery<'_>, method: *mut c_void) {
+    // At the end of a thread the table is gone.
+    let _ = METHODS.try_with(|methods| {
+        let Ok(mut methods) = methods.try_borrow_mut() else {
             return;
         };
-        let current =
-            kept.0.generation() == generation && GENERATION.load(Ordering::Acquire) == generation;
+        let current = methods.0.generation() == generation && generation::is_current(generation);
         // The fetch itself may have fetched the same, inside a provider.
-        let is_new = kept.0.find(kind, name, query).is_none();
-        if !current || !is_new || !kept.0.has_room(name, query) {
+        let is_new = methods.0.find(query).is_none();
+        if !current || !is_new || !methods.0.has_room(query) {
             return;
         }
         // SAFETY: a method of this kind, which the caller has a reference to.
-        if unsafe { (libcrypto.methods[usize::from(kind)].up_ref)(method) } == 1 {
-            kept.0.insert(kind, name, query, method as usize);
+        if unsafe { (libcrypto.methods[usize::from(query.kind)].up_ref)(method) } == 1 {
+            methods.0.insert(query, method as usize);
         }
-    };
-    // At the end of a thread the table is gone.
-    let _ = KEPT.try_with(add);
+    });
 }
 
 macro_rules! fetches {
@@ -253,23 +213,24 @@ fetches! {
 /// Makes every thread forget what it has kept, before and after a call that may change the results of fetches: before,
 /// so that no kept method holds a provider that shall go; after, so that nothing of the time between is kept.
 fn around<T>(call: impl FnOnce() -> T) -> T {
-    if DEFAULT.load(Ordering::Acquire).is_null() {
+    if !generation::is_started() {
         return call();
     }
-    let renew = || {
-        let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
-        // This thread at once, the others at their next fetch.
-        let _ = KEPT.try_with(|kept| {
-            if let Ok(mut kept) = kept.try_borrow_mut() {
-                kept.renew(generation);
-            }
-        });
-        sigalgs::renew(generation);
-    };
     renew();
     let result = call();
     renew();
     result
+}
+
+/// Begins a generation: this thread forgets at once, the others at their next fetch.
+fn renew() {
+    let generation = generation::advance();
+    let _ = METHODS.try_with(|methods| {
+        if let Ok(mut methods) = methods.try_borrow_mut() {
+            methods.renew(generation);
+        }
+    });
+    sigalgs::renew(generation);
 }
 
 macro_rules! changes {
@@ -324,13 +285,12 @@ pub(super) unsafe extern "C" fn OSSL_LIB_CTX_set0_default(context: *mut c_void) 
     let Some(libcrypto) = next::libcrypto() else {
         return ptr::null_mut();
     };
-    // SAFETY: null changes nothing; the result is the context in use.
-    let current = || unsafe { (libcrypto.set_default)(ptr::null_mut()) };
     // libssl sets the context in use once more for each SSL_CTX while openssl.cnf has a section `ssl_conf`. An
     // asynchronous job passes null, which sets nothing.
-    if !context.is_null() && context != current() {
+    // SAFETY: null changes nothing; the result is the context in use.
+    if !context.is_null() && context != unsafe { (libcrypto.set_default)(ptr::null_mut()) } {
         ALLOWED.store(false, Ordering::Relaxed);
-        let _ = around(|| DEFAULT.swap(ptr::null_mut(), Ordering::AcqRel));
+        around(generation::stop);
     }
     // SAFETY: forwarded unchanged.
     unsafe { (libcrypto.set_default)(context) }

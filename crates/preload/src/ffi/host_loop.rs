@@ -23,10 +23,10 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use super::next::Libc;
+use super::errno::{set_errno, with_errno_kept};
+use super::next::{self, Libc};
 use super::program::is_nginx;
 use super::tables;
-use super::{set_errno, with_errno_kept};
 
 /// Most descriptors that a loop drives: one for each pool that is configured in one process.
 const MAX_DRIVEN: usize = 4;
@@ -100,9 +100,10 @@ pub(super) fn thread_started() {
 
 /// HAProxy has joined a thread. A child may join one that its parent has started.
 pub(super) fn thread_joined() {
-    let one_less = |threads: u32| Some(threads.saturating_sub(1));
     // The closure never refuses.
-    let _ = THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    let _ = THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |threads| {
+        Some(threads.saturating_sub(1))
+    });
 }
 
 /// HAProxy starts or continues a handshake.
@@ -142,7 +143,7 @@ pub(super) unsafe extern "C" fn millrace_preload_attend(
     context: *mut c_void,
 ) -> c_int {
     let mut current = LOOP.get();
-    let Some(libc) = super::next::libc() else {
+    let Some(libc) = next::libc() else {
         return 0;
     };
     let stale = current.forks != FORKS.load(Ordering::Relaxed);
@@ -198,7 +199,8 @@ pub(super) fn on_socket<T>(socket: c_int, handshake: impl FnOnce() -> T) -> T {
 /// `shared_eventfd` is writable.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn millrace_preload_ticket(shared_eventfd: *mut c_int) -> u64 {
-    let (current, socket) = (LOOP.get(), SOCKET.get());
+    let current = LOOP.get();
+    let socket = SOCKET.get();
     if current.shared_eventfd < 0 || current.forks != FORKS.load(Ordering::Relaxed) || socket < 0 {
         return 0;
     }
@@ -217,8 +219,9 @@ pub(super) extern "C" fn millrace_preload_ring(wake_token: u64) {
         // This is the loop's thread: it looks before it waits.
         return;
     }
-    let (shared_eventfd, one) = (PROCESS_EVENTFD.load(Ordering::Acquire), 1_u64.to_ne_bytes());
+    let shared_eventfd = PROCESS_EVENTFD.load(Ordering::Acquire);
     if shared_eventfd >= 0 {
+        let one = 1_u64.to_ne_bytes();
         // SAFETY: eight readable bytes; the eventfd is never closed. It fails only if the counter would
         // overflow, and then it is readable already.
         with_errno_kept(|| unsafe { libc::write(shared_eventfd, one.as_ptr().cast(), one.len()) });
@@ -253,8 +256,17 @@ pub(super) struct HostWait<'a> {
     /// Whether the program's timeout ends.
     pub(super) bounded: bool,
     pub(super) when_empty: EmptyWait,
-    /// Waits with the program's timeout, or returns at once what is there. The result is the kernel's.
-    pub(super) next: &'a dyn Fn(bool) -> c_int,
+    /// Waits. The result is the kernel's.
+    pub(super) next: &'a dyn Fn(WaitTime) -> c_int,
+}
+
+/// How long a wait may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitTime {
+    /// The program's timeout.
+    Program,
+    /// None: it returns what is there.
+    Zero,
 }
 
 /// The program's wait, with turns for the provider.
@@ -263,11 +275,11 @@ pub(super) struct HostWait<'a> {
 /// `next` writes as many events to `events` as it returns, and there is room for `max`.
 pub(super) unsafe fn wait(libc: &Libc, waiting: &HostWait<'_>) -> c_int {
     let current = entered(libc, waiting.epoll);
-    let (events, next) = (waiting.events, waiting.next);
+    let HostWait { events, next, .. } = *waiting;
     loop {
         current.each(|_| true, |driven| driven.before_wait);
         let notified = current.has_notified();
-        let count = next(notified);
+        let count = next(if notified { WaitTime::Zero } else { WaitTime::Program });
         if count <= 0 && !notified {
             return count;
         }
@@ -282,7 +294,7 @@ pub(super) unsafe fn wait(libc: &Libc, waiting: &HostWait<'_>) -> c_int {
         let mut total = unsafe { current.report_notified(events, kept, waiting.max) };
         if total == 0 {
             // Their turns may have made other descriptors ready.
-            let more = with_errno_kept(|| next(true));
+            let more = with_errno_kept(|| next(WaitTime::Zero));
             // SAFETY: the kernel has just written `more` events.
             total = unsafe { take_marks(events, more) }.0;
         }

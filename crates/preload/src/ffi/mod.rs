@@ -7,25 +7,26 @@
 //! Debian's libssl calls its own public functions through its symbol table, so all of these may also
 //! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
+mod errno;
 mod fetch;
+mod generation;
 mod host_loop;
 mod next;
 mod program;
 mod sigalgs;
 mod stack;
+mod start;
 mod tables;
 mod tickets;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
-use host_loop::EmptyWait;
-use next::{Jobs, Libc, ThreadStart};
+use errno::{set_errno, with_errno_kept};
+use host_loop::{EmptyWait, HostWait, WaitTime};
+use next::{Jobs, Libc, Ssl, ThreadStart};
 use program::{Inactive, is_haproxy, is_nginx};
 use tables::apply;
-
-/// Opaque `SSL`.
-pub type Ssl = c_void;
 
 const SSL_ERROR_SSL: c_int = 1;
 const SSL_ERROR_WANT_READ: c_int = 2;
@@ -150,8 +151,10 @@ pub unsafe extern "C" fn SSL_free(ssl: *mut Ssl) {
     let Some(libssl) = next::libssl() else {
         return;
     };
-    if let (false, true, Some(jobs), Some(libc)) =
-        (ssl.is_null(), is_nginx(), &libssl.jobs, next::libc())
+    if !ssl.is_null()
+        && is_nginx()
+        && let Some(jobs) = &libssl.jobs
+        && let Some(libc) = next::libc()
     {
         // SAFETY: `ssl` is valid by this function's contract; its socket is still open in nginx.
         let (paused, socket) = unsafe { ((jobs.waiting_for_async)(ssl), (jobs.get_fd)(ssl)) };
@@ -241,8 +244,8 @@ pub unsafe extern "C" fn epoll_wait(
     max: c_int,
     timeout: c_int,
 ) -> c_int {
-    let entry = |libc: &Libc, at_once: bool| {
-        let timeout = if at_once { 0 } else { timeout };
+    let entry = |libc: &Libc, time: WaitTime| {
+        let timeout = if time == WaitTime::Zero { 0 } else { timeout };
         // SAFETY: forwarded; a timeout of zero asks for less.
         unsafe { (libc.epoll_wait)(epoll, events, max, timeout) }
     };
@@ -262,8 +265,8 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     signals: *const libc::sigset_t,
 ) -> c_int {
-    let entry = |libc: &Libc, at_once: bool| {
-        let timeout = if at_once { 0 } else { timeout };
+    let entry = |libc: &Libc, time: WaitTime| {
+        let timeout = if time == WaitTime::Zero { 0 } else { timeout };
         // SAFETY: forwarded; a timeout of zero asks for less.
         unsafe { (libc.epoll_pwait)(epoll, events, max, timeout, signals) }
     };
@@ -283,13 +286,13 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const libc::timespec,
     signals: *const libc::sigset_t,
 ) -> c_int {
-    static AT_ONCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let entry = |libc: &Libc, at_once: bool| {
+    static ZERO: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let entry = |libc: &Libc, time: WaitTime| {
         let Some(next) = libc.epoll_pwait2 else {
             set_errno(libc::ENOSYS);
             return -1;
         };
-        let timeout = if at_once { &raw const AT_ONCE } else { timeout };
+        let timeout = if time == WaitTime::Zero { &raw const ZERO } else { timeout };
         // SAFETY: forwarded; a timeout of zero asks for less.
         unsafe { next(epoll, events, max, timeout, signals) }
     };
@@ -297,8 +300,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     unsafe { wait(epoll, events, max, !timeout.is_null(), &entry) }
 }
 
-/// One wait of the program for its events, through `entry`, which does it with the program's timeout or at
-/// once. `bounded` says whether the program's timeout ends.
+/// One wait of the program for its events, through `entry`. `bounded` says whether the program's timeout ends.
 ///
 /// # Safety
 /// `entry` writes as many events to `events` as it returns, and there is room for `max`.
@@ -307,7 +309,7 @@ unsafe fn wait(
     events: *mut libc::epoll_event,
     max: c_int,
     bounded: bool,
-    entry: &dyn Fn(&Libc, bool) -> c_int,
+    entry: &dyn Fn(&Libc, WaitTime) -> c_int,
 ) -> c_int {
     let Some(libc) = next::libc() else {
         set_errno(libc::ENOSYS);
@@ -318,16 +320,10 @@ unsafe fn wait(
     } else if is_haproxy() {
         EmptyWait::Interrupted
     } else {
-        return entry(libc, false);
+        return entry(libc, WaitTime::Program);
     };
-    let waiting = host_loop::HostWait {
-        epoll,
-        events,
-        max,
-        bounded,
-        when_empty,
-        next: &|at_once| entry(libc, at_once),
-    };
+    let waiting =
+        HostWait { epoll, events, max, bounded, when_empty, next: &|time| entry(libc, time) };
     // SAFETY: by this function's contract.
     unsafe { host_loop::wait(libc, &waiting) }
 }
@@ -405,7 +401,7 @@ struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake that can run as a job; `None` if there is nothing to do here, or no way to wait for it.
+    /// The handshake of this connection. `None` if there is nothing to do here, or no way to wait for it.
     ///
     /// # Safety
     /// `ssl` is valid, now and as long as this lives.
@@ -417,7 +413,8 @@ impl Handshake {
         if program::jobs_are_off() {
             return None;
         }
-        let (libc, jobs) = (next::libc()?, next::libssl()?.jobs.as_ref()?);
+        let libc = next::libc()?;
+        let jobs = next::libssl()?.jobs.as_ref()?;
         // SAFETY: `ssl` is valid.
         let (finished, socket) = unsafe { ((jobs.is_init_finished)(ssl), (jobs.get_fd)(ssl)) };
         if finished != 0 || socket < 0 {
@@ -498,7 +495,7 @@ impl Handshake {
     }
 }
 
-/// The descriptors that the paused job waits for; none if there are none or too many.
+/// The descriptors that the paused job waits for. `None` if there are none or too many.
 fn wait_fds(jobs: &Jobs, ssl: *mut Ssl) -> Option<Vec<c_int>> {
     let mut count = 0;
     // SAFETY: with a null list only the count is written.
@@ -542,22 +539,4 @@ fn poll_job(jobs: &Jobs, ssl: *mut Ssl) {
     let count = polled.len() as libc::nfds_t;
     // SAFETY: the array has `count` initialised elements.
     unsafe { libc::poll(polled.as_mut_ptr(), count, DRAIN_POLL_MS) };
-}
-
-fn errno() -> c_int {
-    // SAFETY: errno is thread-local and always valid.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(errno: c_int) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-}
-
-/// Runs `f`, after which `errno` is what it was.
-fn with_errno_kept<T>(f: impl FnOnce() -> T) -> T {
-    let before = errno();
-    let value = f();
-    set_errno(before);
-    value
 }

@@ -3,19 +3,17 @@
 
 //! The next definitions of the interposed symbols, and the functions of libssl that we call.
 //!
-//! libssl is looked for apart from libc: a program may have none (and then calls nothing of it), may
-//! load it late and for itself (Python), or may have one without `ASYNC_JOB`s (LibreSSL, BoringSSL),
-//! where the number of `SSL_MODE_ASYNC` means something else.
+//! libssl is looked for apart from libc. A program may have none (and then calls nothing of it), or may load it late and
+//! for itself (Python). One without `ASYNC_JOB`s (LibreSSL, BoringSSL) means something else by the number of
+//! `SSL_MODE_ASYNC`.
 
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
 
-use super::Ssl;
-use super::fetch::MethodFunctions;
-use super::sigalgs::KeyCalls;
-use super::tickets::TicketCalls;
+/// Opaque `SSL`.
+pub(super) type Ssl = c_void;
 
 /// Resolves a symbol as a function pointer of the type of its field.
 macro_rules! symbol {
@@ -82,9 +80,9 @@ pub(super) struct Libssl {
         Option<unsafe extern "C" fn(*mut Ssl, *mut c_void, usize, *mut usize) -> c_int>,
     pub(super) get_error: unsafe extern "C" fn(*const Ssl, c_int) -> c_int,
     pub(super) free: unsafe extern "C" fn(*mut Ssl),
-    /// Functions of ASYNC jobs; `None` unless libssl has all of them.
+    /// Functions of ASYNC jobs. `None` unless libssl has all of them.
     pub(super) jobs: Option<Jobs>,
-    /// Functions of tickets; `None` unless libssl has all of them.
+    /// Functions of tickets. `None` unless libssl has all of them.
     pub(super) tickets: Option<TicketCalls>,
 }
 
@@ -101,9 +99,38 @@ pub(super) struct Jobs {
     pub(super) set_mem_functions: Option<unsafe extern "C" fn(StackAlloc, StackFree) -> c_int>,
 }
 
+/// Functions of libssl that joining tickets needs. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3
+/// without tickets.
+pub(super) struct TicketCalls {
+    pub(super) state_string: unsafe extern "C" fn(*const Ssl) -> *const c_char,
+    pub(super) session_reused: unsafe extern "C" fn(*const Ssl) -> c_int,
+    pub(super) get_num_tickets: unsafe extern "C" fn(*const Ssl) -> usize,
+    pub(super) is_server: unsafe extern "C" fn(*const Ssl) -> c_int,
+}
+
+/// `EVP_*_fetch`
+pub(super) type Fetch =
+    unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// The functions of one kind of methods.
+pub(super) struct MethodFunctions {
+    pub(super) fetch: Fetch,
+    pub(super) up_ref: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub(super) free: unsafe extern "C" fn(*mut c_void),
+}
+
+/// Functions of libcrypto for keys.
+pub(super) struct KeyCalls {
+    /// `EVP_PKEY_digestsign_supports_digest`
+    pub(super) supports_digest:
+        unsafe extern "C" fn(*mut c_void, *mut c_void, *const c_char, *const c_char) -> c_int,
+    pub(super) up_ref: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub(super) free: unsafe extern "C" fn(*mut c_void),
+}
+
 /// libcrypto's definitions for the fetch cache. Valid for the life of the process, as libssl's.
 pub(super) struct Libcrypto {
-    /// Functions of each method, by the numbers in `fetch`.
+    /// Functions of each kind of methods, by its number.
     pub(super) methods: [MethodFunctions; 8],
     /// `OSSL_LIB_CTX_set0_default`
     pub(super) set_default: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
@@ -119,19 +146,21 @@ pub(super) fn libcrypto() -> Option<&'static Libcrypto> {
     if let Some(found) = FOUND.get() {
         return Some(found);
     }
-    let found = methods_in(crypto_library()?)?;
+    let found = libcrypto_in(crypto_library()?)?;
     Some(FOUND.get_or_init(|| found))
 }
 
 /// A handle by which libcrypto's functions are found.
 fn crypto_library() -> Option<*mut c_void> {
-    let has = |library: &*mut c_void| !find(*library, c"EVP_MD_fetch").is_null();
     std::iter::once(libc::RTLD_NEXT)
-        .chain(CRYPTO_SONAMES.iter().map(|name| {
-            // SAFETY: a C string; nothing is loaded that is not there already.
-            unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
-        }))
-        .find(has)
+        .chain(CRYPTO_SONAMES.iter().map(|name| loaded(name)))
+        .find(|library| !find(*library, c"EVP_MD_fetch").is_null())
+}
+
+/// A handle of the library with this name, if the program has loaded it; otherwise null.
+fn loaded(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string; nothing is loaded that is not there already.
+    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
 }
 
 /// The function of libcrypto with this name, which ends with a zero byte.
@@ -146,7 +175,7 @@ pub(super) unsafe fn in_libcrypto<F: Copy>(name: &str) -> Option<F> {
     (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
 }
 
-fn methods_in(library: *mut c_void) -> Option<Libcrypto> {
+fn libcrypto_in(library: *mut c_void) -> Option<Libcrypto> {
     macro_rules! methods {
         ($($fetch:literal $up_ref:literal $free:literal;)*) => {
             [$(MethodFunctions {
@@ -177,25 +206,26 @@ fn methods_in(library: *mut c_void) -> Option<Libcrypto> {
 }
 
 /// Names under which a program may have loaded libssl with `dlopen`, newest first.
-const SONAMES: [&CStr; 3] = [c"libssl.so.4", c"libssl.so.3", c"libssl.so.1.1"];
+const SSL_SONAMES: [&CStr; 3] = [c"libssl.so.4", c"libssl.so.3", c"libssl.so.1.1"];
 
-/// libc's definitions; none only if there is no libc to speak of.
+/// libc's definitions. `None` only if there is no libc to speak of.
 pub(super) fn libc() -> Option<&'static Libc> {
     static FOUND: OnceLock<Option<Libc>> = OnceLock::new();
-    let resolve = || {
-        Some(Libc {
-            epoll_ctl: symbol!(libc::RTLD_NEXT, c"epoll_ctl")?,
-            epoll_wait: symbol!(libc::RTLD_NEXT, c"epoll_wait")?,
-            epoll_pwait: symbol!(libc::RTLD_NEXT, c"epoll_pwait")?,
-            epoll_pwait2: symbol!(libc::RTLD_NEXT, c"epoll_pwait2"),
-            close: symbol!(libc::RTLD_NEXT, c"close")?,
-            write: symbol!(libc::RTLD_NEXT, c"write")?,
-            send: symbol!(libc::RTLD_NEXT, c"send")?,
-            pthread_create: symbol!(libc::RTLD_NEXT, c"pthread_create"),
-            pthread_join: symbol!(libc::RTLD_NEXT, c"pthread_join"),
-        })
-    };
-    FOUND.get_or_init(resolve).as_ref()
+    FOUND.get_or_init(next_libc).as_ref()
+}
+
+fn next_libc() -> Option<Libc> {
+    Some(Libc {
+        epoll_ctl: symbol!(libc::RTLD_NEXT, c"epoll_ctl")?,
+        epoll_wait: symbol!(libc::RTLD_NEXT, c"epoll_wait")?,
+        epoll_pwait: symbol!(libc::RTLD_NEXT, c"epoll_pwait")?,
+        epoll_pwait2: symbol!(libc::RTLD_NEXT, c"epoll_pwait2"),
+        close: symbol!(libc::RTLD_NEXT, c"close")?,
+        write: symbol!(libc::RTLD_NEXT, c"write")?,
+        send: symbol!(libc::RTLD_NEXT, c"send")?,
+        pthread_create: symbol!(libc::RTLD_NEXT, c"pthread_create"),
+        pthread_join: symbol!(libc::RTLD_NEXT, c"pthread_join"),
+    })
 }
 
 /// libssl's definitions, if this process has a libssl by now.
@@ -204,21 +234,12 @@ pub(super) fn libssl() -> Option<&'static Libssl> {
     if let Some(found) = FOUND.get() {
         return Some(found);
     }
-    let found = in_library(libc::RTLD_NEXT).or_else(|| {
-        SONAMES
-            .iter()
-            .filter_map(|name| {
-                // SAFETY: a C string; nothing is loaded that is not there already.
-                let library =
-                    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-                (!library.is_null()).then_some(library)
-            })
-            .find_map(in_library)
-    })?;
+    let found = libssl_in(libc::RTLD_NEXT)
+        .or_else(|| SSL_SONAMES.iter().find_map(|name| libssl_in(loaded(name))))?;
     Some(FOUND.get_or_init(|| found))
 }
 
-fn in_library(library: *mut c_void) -> Option<Libssl> {
+fn libssl_in(library: *mut c_void) -> Option<Libssl> {
     Some(Libssl {
         do_handshake: symbol!(library, c"SSL_do_handshake")?,
         read_early_data: symbol!(library, c"SSL_read_early_data"),

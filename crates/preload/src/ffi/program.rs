@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use super::{next, with_errno_kept};
+use super::errno::with_errno_kept;
 use crate::program::HostProgram;
 
 unsafe extern "C" {
@@ -25,42 +25,6 @@ const OTHER: u8 = 0;
 const NGINX: u8 = 1;
 const HAPROXY: u8 = 2;
 
-/// Run by the dynamic linker before `main`, when every library that the program is linked with is
-/// there.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn() = before_main;
-
-extern "C" fn before_main() {
-    // Resolved now, so that a signal handler or a child of a fork that closes or writes finds everything in place.
-    let has_libc = next::libc().is_some();
-    let Some(program) = named() else {
-        if let Some((device, inode)) = listener_on_stderr() {
-            STDERR_DEVICE.store(device, Ordering::Relaxed);
-            STDERR_INODE.store(inode, Ordering::Relaxed);
-        }
-        return;
-    };
-    if !has_libc {
-        return;
-    }
-    match next::libssl() {
-        None => Inactive::NoLibssl.say(),
-        Some(libssl) if libssl.jobs.is_none() => Inactive::NoJobs.say(),
-        Some(_) if !forget_at_fork() => Inactive::NoForkHandler.say(),
-        Some(_) => {
-            super::fetch::allow();
-            super::tickets::allow();
-            let off = std::env::var_os(JOBS_VARIABLE).is_some_and(|value| value == "off");
-            JOBS_OFF.store(off, Ordering::Relaxed);
-            match program {
-                HostProgram::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
-                HostProgram::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
-            }
-        }
-    }
-}
-
 /// Variable with which, if it is `off`, nginx's handshakes do not run as jobs: without a pool nothing in them waits.
 const JOBS_VARIABLE: &str = "MILLRACE_JOBS";
 
@@ -71,19 +35,19 @@ pub(super) fn jobs_are_off() -> bool {
     JOBS_OFF.load(Ordering::Relaxed)
 }
 
-/// Makes forked children start with empty tables and without a loop.
-fn forget_at_fork() -> bool {
-    unsafe extern "C" fn forget() {
-        super::tables::forget();
-        super::host_loop::forget();
+/// Makes this process the given program, whose handshakes are left as they are if the environment says so.
+pub(super) fn set(program: HostProgram) {
+    let off = std::env::var_os(JOBS_VARIABLE).is_some_and(|value| value == "off");
+    JOBS_OFF.store(off, Ordering::Relaxed);
+    match program {
+        HostProgram::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
+        HostProgram::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
     }
-    // SAFETY: the handler only stores atomics, and this library is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(forget)) == 0 }
 }
 
 /// The program, by the name that it was started with and by that of its file: `exec -a nginx` makes no program nginx.
 /// Where there is no `/proc`, the first name decides.
-fn named() -> Option<HostProgram> {
+pub(super) fn identify() -> Option<HostProgram> {
     // SAFETY: glibc sets this before any constructor runs, and it is valid until `main`.
     let name = unsafe { program_invocation_short_name };
     if name.is_null() {
@@ -102,6 +66,14 @@ fn named() -> Option<HostProgram> {
 /// there could end up in a file of data.
 static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
 static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Notes what standard error is now, for [`Inactive::say`].
+pub(super) fn note_stderr() {
+    if let Some((device, inode)) = listener_on_stderr() {
+        STDERR_DEVICE.store(device, Ordering::Relaxed);
+        STDERR_INODE.store(inode, Ordering::Relaxed);
+    }
+}
 
 /// Device and inode of standard error, if it is a terminal, a pipe or a socket (that of the journal): if a
 /// person or a log reads it.

@@ -10,28 +10,17 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::fetch;
+use super::generation;
 use super::next::{self, Libcrypto};
 use crate::answers::{DigestAnswers, DigestQuestion};
-
-/// Functions of libcrypto for keys.
-pub(super) struct KeyCalls {
-    pub(super) supports_digest: SupportsDigest,
-    pub(super) up_ref: unsafe extern "C" fn(*mut c_void) -> c_int,
-    pub(super) free: unsafe extern "C" fn(*mut c_void),
-}
-
-/// `EVP_PKEY_digestsign_supports_digest`
-pub(super) type SupportsDigest =
-    unsafe extern "C" fn(*mut c_void, *mut c_void, *const c_char, *const c_char) -> c_int;
 
 /// Result of libcrypto if it could not find out.
 const UNKNOWN: c_int = -1;
 
 /// The answers of a thread; their references are given back with the thread.
-struct Kept(DigestAnswers);
+struct ThreadAnswers(DigestAnswers);
 
-impl Drop for Kept {
+impl Drop for ThreadAnswers {
     fn drop(&mut self) {
         if let Some(libcrypto) = next::libcrypto() {
             self.give_back(libcrypto, 0);
@@ -39,7 +28,7 @@ impl Drop for Kept {
     }
 }
 
-impl Kept {
+impl ThreadAnswers {
     fn give_back(&mut self, libcrypto: &Libcrypto, generation: u64) {
         for key in self.0.stale(generation) {
             // SAFETY: the reference that was taken for this answer.
@@ -49,7 +38,8 @@ impl Kept {
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept(DigestAnswers::EMPTY)) };
+    static ANSWERS: RefCell<ThreadAnswers> =
+        const { RefCell::new(ThreadAnswers(DigestAnswers::EMPTY)) };
 }
 
 /// Gives the references of this thread back: an answer of another generation is of no use.
@@ -58,9 +48,9 @@ pub(super) fn renew(generation: u64) {
         return;
     };
     // At the end of a thread the answers are gone.
-    let _ = KEPT.try_with(|kept| {
-        if let Ok(mut kept) = kept.try_borrow_mut() {
-            kept.give_back(libcrypto, generation);
+    let _ = ANSWERS.try_with(|answers| {
+        if let Ok(mut answers) = answers.try_borrow_mut() {
+            answers.give_back(libcrypto, generation);
         }
     });
 }
@@ -88,7 +78,7 @@ pub(super) unsafe extern "C" fn EVP_PKEY_digestsign_supports_digest(
     };
     // SAFETY: forwarded unchanged.
     let forward = || unsafe { (libcrypto.keys.supports_digest)(key, context, digest, properties) };
-    let Some(generation) = fetch::generation_of(context).filter(|_| !key.is_null()) else {
+    let Some(generation) = generation::of(context).filter(|_| !key.is_null()) else {
         return forward();
     };
     let question = DigestQuestion {
@@ -98,34 +88,33 @@ pub(super) unsafe extern "C" fn EVP_PKEY_digestsign_supports_digest(
         // SAFETY: as above.
         properties: unsafe { text(properties) },
     };
-    let ask = |kept: &RefCell<Kept>| {
-        let mut kept = kept.try_borrow_mut().ok()?;
-        let answer = kept.0.find(generation, question)?;
-        if kept.0.is_due() {
-            kept.give_back(libcrypto, generation);
+    // At the end of a thread the answers are gone.
+    let known = ANSWERS.try_with(|answers| {
+        let mut answers = answers.try_borrow_mut().ok()?;
+        let answer = answers.0.find(generation, question)?;
+        if answers.0.is_due() {
+            answers.give_back(libcrypto, generation);
         }
         Some(answer)
-    };
-    // At the end of a thread the answers are gone.
-    if let Some(answer) = KEPT.try_with(ask).ok().flatten() {
+    });
+    if let Ok(Some(answer)) = known {
         return answer;
     }
     let answer = forward();
-    let keep = |kept: &RefCell<Kept>| {
-        let Ok(mut kept) = kept.try_borrow_mut() else {
+    let _ = ANSWERS.try_with(|answers| {
+        let Ok(mut answers) = answers.try_borrow_mut() else {
             return;
         };
-        kept.give_back(libcrypto, generation);
+        answers.give_back(libcrypto, generation);
         // The call may have loaded a provider.
-        let current = fetch::generation_of(context) == Some(generation);
-        if answer == UNKNOWN || !current || !kept.0.has_room(question) {
+        let current = generation::of(context) == Some(generation);
+        if answer == UNKNOWN || !current || !answers.0.has_room(question) {
             return;
         }
         // SAFETY: a key that the caller has a reference to.
         if unsafe { (libcrypto.keys.up_ref)(key) } == 1 {
-            kept.0.insert(question, answer);
+            answers.0.insert(question, answer);
         }
-    };
-    let _ = KEPT.try_with(keep);
+    });
     answer
 }

@@ -3,9 +3,9 @@
 
 //! Stacks of ASYNC jobs: larger than OpenSSL's 32 KiB, with a guard page below.
 //!
-//! An application can choose them from OpenSSL 3.2 on. Before, the 32 KiB have to suffice, and do: on OpenSSL 3.0 a
-//! whole handshake of nginx with its pooled operation, client certificates, early data or certificates that are read
-//! during the handshake uses at most 8 KiB of them, and 13 KiB with a provider built without optimization.
+//! An application can choose them from OpenSSL 3.2 on. Before, the 32 KiB have to suffice. With OpenSSL 3.0 and nginx,
+//! a handshake uses 8 KiB of them at most, and 13 KiB with a provider built without optimization: measured with a
+//! pooled operation, client certificates, early data, and certificates that are read during the handshake.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -14,8 +14,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::errno::{errno, with_errno_kept};
 use super::next::Libc;
-use super::{errno, with_errno_kept};
 use crate::table::{Action, SocketTable};
 
 /// The table of this process; null before its first use. A forked child never frees the table of its
@@ -65,7 +65,7 @@ pub(super) fn with<T: Default>(ask: impl FnOnce(&mut SocketTable) -> T) -> T {
 /// as it was.
 ///
 /// # Errors
-/// The `errno` of the last eventfd that could not be added.
+/// The `errno` of the first eventfd that could not be added.
 pub(super) fn apply(
     libc: &Libc,
     decide: impl FnOnce(&mut SocketTable) -> Vec<Action>,
@@ -80,13 +80,6 @@ pub(super) fn apply(
 }
 
 fn perform(libc: &Libc, action: Action) -> Result<(), c_int> {
-    #[expect(clippy::cast_sign_loss, reason = "EPOLLET is the sign bit of an epoll flag word")]
-    let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    let change = |epoll, operation, fd, events, data| {
-        let mut event = libc::epoll_event { events, u64: data };
-        // SAFETY: `event` lives across the call; descriptors are checked by the kernel.
-        unsafe { (libc.epoll_ctl)(epoll, operation, fd, &mut event) == 0 }
-    };
     match action {
         Action::Arm { epoll, fd, data, again } => {
             let (first, second) = if again {
@@ -94,7 +87,7 @@ fn perform(libc: &Libc, action: Action) -> Result<(), c_int> {
             } else {
                 (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD)
             };
-            if change(epoll, first, fd, events, data) || change(epoll, second, fd, events, data) {
+            if change(libc, epoll, first, fd, data) || change(libc, epoll, second, fd, data) {
                 Ok(())
             } else {
                 Err(errno())
@@ -102,8 +95,17 @@ fn perform(libc: &Libc, action: Action) -> Result<(), c_int> {
         }
         Action::Disarm { epoll, fd } => {
             // A descriptor that is closed already is not an error to us.
-            change(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            change(libc, epoll, libc::EPOLL_CTL_DEL, fd, 0);
             Ok(())
         }
     }
+}
+
+/// Changes the registration of an eventfd, which is edge-triggered. Returns whether the kernel did it.
+fn change(libc: &Libc, epoll: c_int, operation: c_int, fd: c_int, data: u64) -> bool {
+    #[expect(clippy::cast_sign_loss, reason = "EPOLLET is the sign bit of an epoll flag word")]
+    let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: `event` lives across the call; descriptors are checked by the kernel.
+    unsafe { (libc.epoll_ctl)(epoll, operation, fd, &mut event) == 0 }
 }

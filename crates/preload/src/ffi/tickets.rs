@@ -11,12 +11,12 @@
 //! The tickets are joined in nginx and HAProxy where the environment variable [`VARIABLE`] says so.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use super::next::{self, Libc};
-use super::{Ssl, set_errno};
+use super::errno::set_errno;
+use super::next::{self, Libc, Ssl, TicketCalls};
 
 /// Turns the joining on, with the value `on`.
 const VARIABLE: &str = "MILLRACE_JOIN_TICKETS";
@@ -27,17 +27,8 @@ const WRITES_TICKET: &CStr = c"TWST";
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Counter of joined tickets; null: they are not counted.
+/// Counter of joined tickets; null while the provider has not named it.
 static JOINED: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-
-/// Functions of libssl that joining needs. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3 without
-/// tickets.
-pub(super) struct TicketCalls {
-    pub(super) state_string: unsafe extern "C" fn(*const Ssl) -> *const c_char,
-    pub(super) session_reused: unsafe extern "C" fn(*const Ssl) -> c_int,
-    pub(super) get_num_tickets: unsafe extern "C" fn(*const Ssl) -> usize,
-    pub(super) is_server: unsafe extern "C" fn(*const Ssl) -> c_int,
-}
 
 /// The call of `SSL_do_handshake` that runs on a thread.
 #[derive(Clone, Copy)]
@@ -95,9 +86,17 @@ pub(super) unsafe extern "C" fn millrace_preload_count_tickets(joined: *mut Atom
     JOINED.store(joined, Ordering::Release);
 }
 
+/// A ticket that a handshake writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ticket {
+    /// Another one follows at once.
+    Followed,
+    Last,
+}
+
 impl Running {
-    /// Whether what is written now is a ticket, and whether another one follows at once.
-    fn ticket(&self) -> Option<bool> {
+    /// The ticket that is written now. `None` if something else is.
+    fn ticket(&self) -> Option<Ticket> {
         let calls = self.calls;
         // SAFETY: the connection is valid while its handshake runs, and the string is a constant of libssl.
         let state = unsafe { CStr::from_ptr((calls.state_string)(self.ssl)) };
@@ -105,16 +104,19 @@ impl Running {
         if state != WRITES_TICKET || unsafe { (calls.is_server)(self.ssl) } != 1 {
             return None;
         }
-        // A resumption sends one ticket, whatever the number is.
         // SAFETY: as above.
-        let (reused, tickets) =
-            unsafe { ((calls.session_reused)(self.ssl), (calls.get_num_tickets)(self.ssl)) };
-        Some(reused == 0 && self.written + 1 < tickets)
+        let tickets = match unsafe { (calls.session_reused)(self.ssl) } {
+            // SAFETY: as above.
+            0 => unsafe { (calls.get_num_tickets)(self.ssl) },
+            // A resumption sends one ticket, whatever the number is.
+            _ => 1,
+        };
+        Some(if self.written + 1 < tickets { Ticket::Followed } else { Ticket::Last })
     }
 }
 
-/// Sends with `more`, which says whether the kernel shall wait for the next write. `None` if nothing is known of
-/// this descriptor: then the call is made as it is.
+/// Writes `len` bytes. If they are a ticket that another one follows, `more` writes them, for which the kernel waits
+/// for the next write; otherwise `plain` does.
 fn joined(
     fd: c_int,
     len: usize,
@@ -122,19 +124,22 @@ fn joined(
     plain: impl FnOnce() -> isize,
 ) -> isize {
     let running = RUNNING.get();
-    let ticket = running
+    let found = running
         .filter(|running| running.socket < 0 || running.socket == fd)
         .and_then(|running| Some((running, running.ticket()?)));
-    let Some((running, follows)) = ticket else {
+    let Some((running, ticket)) = found else {
         return plain();
     };
-    let sent = if follows { more() } else { plain() };
+    let sent = match ticket {
+        Ticket::Followed => more(),
+        Ticket::Last => plain(),
+    };
     // One that was written in part is tried again, and counts when it is whole.
     if usize::try_from(sent) == Ok(len) {
         RUNNING.set(Some(Running { written: running.written + 1, ..running }));
         // SAFETY: null, or promised to be valid.
         let counter = unsafe { JOINED.load(Ordering::Acquire).as_ref() };
-        if let Some(counter) = counter.filter(|_| follows) {
+        if let Some(counter) = counter.filter(|_| ticket == Ticket::Followed) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }

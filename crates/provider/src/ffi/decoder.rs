@@ -10,7 +10,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
+use millrace_operation::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
 use super::core::Core;
 use super::delegate::dispatch;

@@ -10,7 +10,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Instant;
 
-use millrace_client::stub::{self, KeyUri};
+use millrace_operation::stub::{self, KeyUri};
 
 use super::core::guard_bare;
 use super::decoder::hand_over;

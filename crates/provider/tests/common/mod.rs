@@ -16,9 +16,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_backends::software::Software;
-use millrace_client::stub::Stub;
 use millrace_engine::backend::Backend;
 use millrace_engine::{Engine, EngineConfig};
+use millrace_operation::stub::Stub;
 use millrace_server::config::{NodeConfig, StoreConfig, UnixConfig};
 use millrace_server::{Node, NodeHandle};
 use millrace_service::policy::KeyPolicy;

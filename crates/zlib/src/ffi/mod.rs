@@ -24,11 +24,8 @@ use next::Zlib;
 use process::{ServedProcess, process};
 use state::{Parameters, State};
 
-use crate::program::{NotTaken, Wanted};
+use crate::program::{DEFAULT_LEVEL, DEFLATED, NotTaken, Wanted};
 use crate::stream::{CallOutcome, Flush, Io, Stream};
-
-/// Number of zlib's only compression method, deflate.
-const DEFLATED: c_int = 8;
 
 /// Runs the body of an exported function. A fault of ours becomes an error of zlib, and is counted.
 fn guard(body: impl FnOnce() -> c_int) -> c_int {
@@ -97,10 +94,12 @@ pub unsafe extern "C" fn deflateInit2_(
         if stream.is_null() {
             return Z_STREAM_ERROR;
         }
-        // SAFETY: valid by this function's contract.
-        let taken = process().is_some_and(|process| unsafe { take(process, stream, parameters) });
-        if taken {
-            return Z_OK;
+        if let Some(process) = process() {
+            // SAFETY: valid by this function's contract.
+            match unsafe { take(process, stream, parameters) } {
+                Ok(()) => return Z_OK,
+                Err(reason) => process.counters.add(reason, 1),
+            }
         }
         // SAFETY: forwarded unchanged.
         forward(|zlib| unsafe { begin(zlib, stream, parameters) })
@@ -127,11 +126,18 @@ unsafe fn begin(zlib: &Zlib, stream: *mut ZStream, parameters: Parameters) -> c_
     }
 }
 
-/// Takes a stream over; false if it is zlib's.
+/// Takes a stream over.
+///
+/// # Errors
+/// Counter of the reason why the stream is left to zlib.
 ///
 /// # Safety
 /// `stream` is valid.
-unsafe fn take(process: &ServedProcess, stream: *mut ZStream, parameters: Parameters) -> bool {
+unsafe fn take(
+    process: &ServedProcess,
+    stream: *mut ZStream,
+    parameters: Parameters,
+) -> Result<(), Counter> {
     // SAFETY: the caller's promise.
     let fields = unsafe { &mut *stream };
     let wanted = Wanted {
@@ -142,17 +148,12 @@ unsafe fn take(process: &ServedProcess, stream: *mut ZStream, parameters: Parame
         strategy: parameters.strategy,
         own_memory: fields.zalloc.is_some(),
     };
-    let left = |counter| {
-        process.counters.add(counter, 1);
-        false
-    };
-    let (format, level) = match process.program.takes(&wanted) {
-        Ok(taken) => taken,
-        Err(NotTaken::Format) => return left(Counter::ForwardedFormat),
-        Err(NotTaken::Level) => return left(Counter::ForwardedLevel),
-    };
+    let (format, level) = process.program.takes(&wanted).map_err(|reason| match reason {
+        NotTaken::Format => Counter::ForwardedFormat,
+        NotTaken::Level => Counter::ForwardedLevel,
+    })?;
     if !process.is_useful() {
-        return left(Counter::ForwardedEngines);
+        return Err(Counter::ForwardedEngines);
     }
     // As zlib does.
     if fields.zalloc.is_none() {
@@ -163,15 +164,15 @@ unsafe fn take(process: &ServedProcess, stream: *mut ZStream, parameters: Parame
         fields.zfree = Some(release);
     }
     let gather = process.settings.gather;
-    let make = |memory| Stream::new(format, level, gather, memory);
     // SAFETY: valid, with an allocator.
-    if unsafe { State::create(stream, parameters, make) }.is_none() {
-        return left(Counter::ForwardedMemory);
-    }
+    let created = unsafe {
+        State::create(stream, parameters, |memory| Stream::new(format, level, gather, memory))
+    };
+    created.ok_or(Counter::ForwardedMemory)?;
     process.counters.add(Counter::Streams, 1);
     // SAFETY: as above.
     unsafe { clear_totals(stream) };
-    true
+    Ok(())
 }
 
 /// # Safety
@@ -215,7 +216,7 @@ pub unsafe extern "C" fn deflate(stream: *mut ZStream, flush: c_int) -> c_int {
         };
         // SAFETY: not null, since it has a state.
         let fields = unsafe { &mut *stream };
-        let (Some(wish), 0..=Z_BLOCK) = (Flush::from_code(flush), flush) else {
+        let Some(wish) = Flush::from_code(flush) else {
             return Z_STREAM_ERROR;
         };
         if fields.next_out.is_null() || fields.avail_in != 0 && fields.next_in.is_null() {
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn deflate(stream: *mut ZStream, flush: c_int) -> c_int {
         let finished = state.stream.is_ended();
         let outcome =
             process.with_tools(|tools| state.step(process, zlib, tools, &mut io, wish, flush));
-        let (read, written) = (io.read, io.written);
+        let Io { read, written, .. } = io;
         // SAFETY: within the caller's buffers.
         unsafe { advance(fields, read, written) };
         fields.adler = c_ulong::from(state.stream.check());
@@ -254,10 +255,8 @@ pub unsafe extern "C" fn deflate(stream: *mut ZStream, flush: c_int) -> c_int {
 /// Both numbers are within what the caller gave.
 unsafe fn advance(fields: &mut ZStream, read: usize, written: usize) {
     // Neither is more than what was given as a `c_uint`.
-    let (taken, put) = (
-        c_uint::try_from(read).unwrap_or(c_uint::MAX),
-        c_uint::try_from(written).unwrap_or(c_uint::MAX),
-    );
+    let taken = c_uint::try_from(read).unwrap_or(c_uint::MAX);
+    let put = c_uint::try_from(written).unwrap_or(c_uint::MAX);
     if read > 0 {
         // SAFETY: the caller's promise.
         fields.next_in = unsafe { fields.next_in.add(read) };
@@ -379,7 +378,7 @@ pub unsafe extern "C" fn deflateParams(
             return forward(|zlib| unsafe { (zlib.params)(stream, level, strategy) });
         };
         let new = match level {
-            -1 => Some(6),
+            -1 => Some(DEFAULT_LEVEL),
             1..=9 => u8::try_from(level).ok(),
             _ => None,
         };

@@ -51,17 +51,18 @@ macro_rules! symbol {
     }};
 }
 
-/// The system's zlib; none if the machine has none.
+/// The system's zlib. `None` if the machine has none.
 pub(super) fn zlib() -> Option<&'static Zlib> {
     static FOUND: OnceLock<Option<Zlib>> = OnceLock::new();
-    let find = || {
-        in_library(libc::RTLD_NEXT).or_else(|| {
-            // SAFETY: a C string; zlib has no constructors.
-            let library = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW) };
-            if library.is_null() { None } else { in_library(library) }
-        })
-    };
     FOUND.get_or_init(find).as_ref()
+}
+
+fn find() -> Option<Zlib> {
+    in_library(libc::RTLD_NEXT).or_else(|| {
+        // SAFETY: a C string; zlib has no constructors.
+        let library = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() { None } else { in_library(library) }
+    })
 }
 
 fn in_library(library: *mut c_void) -> Option<Zlib> {

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_deflate::compressor::Compressor;
 use millrace_deflate::isal::Isal;
@@ -44,12 +44,14 @@ pub(super) struct ServedProcess {
     pub(super) program: Program,
     pub(super) settings: CompressionSettings,
     pub(super) counters: Counters,
-    isal: Option<std::sync::Mutex<Isal>>,
-    /// Opened before a server gives up its rights, started by the first chunk of a worker.
+    /// `None` if ISA-L is not wanted, or not installed.
+    isal: Option<Mutex<Isal>>,
+    /// Opened before a server gives up its rights, started by the first chunk of a worker. `None` if no card is wanted,
+    /// or none can be opened.
     card: Option<Arc<Card>>,
 }
 
-/// This process; none if the library does nothing in it.
+/// This process. `None` if the library does nothing in it.
 pub(super) fn process() -> Option<&'static ServedProcess> {
     static PROCESS: OnceLock<Option<ServedProcess>> = OnceLock::new();
     PROCESS.get_or_init(find).as_ref()
@@ -62,18 +64,21 @@ fn find() -> Option<ServedProcess> {
         say(&problem);
     }
     let isal = settings.isal.then(Isal::load).and_then(|loaded| match loaded {
-        Ok(isal) => Some(std::sync::Mutex::new(isal)),
+        Ok(isal) => Some(Mutex::new(isal)),
         Err(error) => {
             say(&format!("{error}; libdeflate serves level 1, at half the speed"));
             None
         }
     });
     let counters = counters();
-    let card = (settings.device != DeviceUse::Off).then(|| {
+    let card = if settings.device == DeviceUse::Off {
+        None
+    } else {
         let files = CardFiles::read(|name| std::env::var(name).ok());
         Card::open(&files, counters, settings.device_time, say)
-    });
-    let card = card.and_then(|opened| opened.map_err(|error| say(&error.to_string())).ok());
+            .map_err(|error| say(&error.to_string()))
+            .ok()
+    };
     Some(ServedProcess { program, settings, counters, isal, card })
 }
 

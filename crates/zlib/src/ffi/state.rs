@@ -23,7 +23,7 @@ use millrace_edge::compression::{Counter, EngineKind};
 use super::abi::{MAX_WBITS, Z_BUF_ERROR, Z_OK, Z_STREAM_END, ZStream};
 use super::next::Zlib;
 use super::process::ServedProcess;
-use crate::stream::{CallOutcome, Flush, Io, LEAST_MEMORY, Stream, Tools};
+use crate::stream::{CallOutcome, Flush, Io, MIN_MEMORY, Stream, Tools};
 
 /// Arguments of `deflateInit2_`, to begin again with zlib.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,7 @@ pub(super) struct Parameters {
 /// No status of zlib: if a function that is not interposed gets the stream, zlib refuses it.
 const STATUS: c_int = 0x4d52;
 
+/// `mrdefl01`: no state of zlib has it in this place.
 const MAGIC: u64 = 0x6d72_6465_666c_3031;
 
 /// Target of zlib's `z_stream::state`. zlib's own states begin with the same two fields.
@@ -64,10 +65,8 @@ const HEAD: usize = size_of::<State>().next_multiple_of(ALIGNMENT);
 
 /// Bytes of the block for these parameters: zlib's own need with 8 KiB for its state, as nginx computes it.
 pub(super) fn block_size(window_bits: c_int, memory_level: c_int) -> usize {
-    let bits = window_bits.unsigned_abs();
-    // 31 and less is gzip's way to say 15 and less; zlib turns a window of 8 bits into one of 9.
-    let bits = if bits > 15 { bits - 16 } else { bits }.max(9);
-    let whole = 8192 + (1_usize << (bits + 2)) + (1 << (memory_level.unsigned_abs() + 9));
+    let window = 1_usize << (block_bits(window_bits) + 2);
+    let whole = 8192 + window + (1 << (memory_level.unsigned_abs() + 9));
     // nginx rounds sizes that are no multiple of 512, and are small, up to 8192.
     whole & !511
 }
@@ -88,7 +87,7 @@ impl State {
         if block.is_null() {
             return None;
         }
-        let memory = size.checked_sub(HEAD).filter(|memory| *memory >= LEAST_MEMORY)?;
+        let memory = size.checked_sub(HEAD).filter(|memory| *memory >= MIN_MEMORY)?;
         let state = Self {
             owner,
             status: STATUS,
@@ -108,7 +107,7 @@ impl State {
         Some(())
     }
 
-    /// The state of a stream that was taken over; none if it is zlib's, or there is none.
+    /// The state of a stream that was taken over. `None` if the state is zlib's, or null.
     ///
     /// # Safety
     /// `owner` is null or a stream, whose state is null or one of zlib's or of this library.
@@ -210,19 +209,20 @@ impl State {
         io: &mut Io<'_>,
         code: c_int,
     ) -> CallOutcome {
-        let (input, output) = (&io.input[io.read..], &mut io.output[io.written..]);
-        let bounded = |length: usize| c_uint::try_from(length).unwrap_or(c_uint::MAX);
+        let input = &io.input[io.read..];
+        let output = &mut io.output[io.written..];
+        let given = c_uint::try_from(input.len()).unwrap_or(c_uint::MAX);
+        let room = c_uint::try_from(output.len()).unwrap_or(c_uint::MAX);
         self.inner.next_in = input.as_ptr();
-        self.inner.avail_in = bounded(input.len());
+        self.inner.avail_in = given;
         self.inner.next_out = output.as_mut_ptr();
-        self.inner.avail_out = bounded(output.len());
+        self.inner.avail_out = room;
         self.inner.opaque = ptr::from_mut(self).cast();
-        let (given, room) = (self.inner.avail_in, self.inner.avail_out);
         let start = std::time::Instant::now();
         // SAFETY: opened, and the buffers live across the call.
         let result = unsafe { (zlib.deflate)(&raw mut self.inner, code) };
-        let (read, written) = (given - self.inner.avail_in, room - self.inner.avail_out);
-        let (read, written) = (read as usize, written as usize);
+        let read = (given - self.inner.avail_in) as usize;
+        let written = (room - self.inner.avail_out) as usize;
         process.counters.add_chunk(EngineKind::System, read, written, start.elapsed());
         self.stream.system_took(&input[..read]);
         io.read += read;
@@ -241,7 +241,8 @@ impl State {
     /// `self` is the state of its owner, and not used afterwards.
     pub(super) unsafe fn destroy(&mut self, zlib: Option<&Zlib>) -> bool {
         self.close(zlib);
-        let (owner, complete) = (self.owner, self.stream.is_ended() || self.stream.is_fresh());
+        let owner = self.owner;
+        let complete = self.stream.is_ended() || self.stream.is_fresh();
         // What a second `deflateEnd` finds is no state.
         self.magic = 0;
         self.status = 0;
@@ -254,7 +255,9 @@ impl State {
     }
 
     fn close(&mut self, zlib: Option<&Zlib>) {
-        if let (true, Some(zlib)) = (mem::take(&mut self.inner_open), zlib) {
+        if mem::take(&mut self.inner_open)
+            && let Some(zlib) = zlib
+        {
             self.inner.opaque = ptr::from_mut(self).cast();
             // SAFETY: opened by `open`.
             unsafe { (zlib.end)(&raw mut self.inner) };
@@ -281,9 +284,9 @@ impl State {
             return None;
         }
         let size = self.size;
-        let (parameters, stream) = (self.parameters, self.stream.clone());
+        let stream = self.stream.clone();
         // SAFETY: the caller's promise.
-        unsafe { Self::create(other, parameters, |_| stream)? };
+        unsafe { Self::create(other, self.parameters, |_| stream)? };
         // SAFETY: just created.
         let copy = unsafe { Self::of(other)? };
         // SAFETY: both blocks have this size, and do not overlap.
@@ -291,7 +294,9 @@ impl State {
             let from = ptr::from_ref(self).cast::<u8>().add(HEAD);
             ptr::copy_nonoverlapping(from, ptr::from_mut(copy).cast::<u8>().add(HEAD), size - HEAD);
         }
-        if let (true, Some(zlib)) = (self.inner_open, zlib) {
+        if self.inner_open
+            && let Some(zlib) = zlib
+        {
             // zlib copies the source's fields, and with them where memory comes from.
             self.inner.opaque = ptr::from_mut(copy).cast();
             copy.inner_used = 0;
@@ -309,7 +314,8 @@ impl State {
     }
 }
 
-/// The window of these parameters, for raw blocks.
+/// The window of these parameters, for raw blocks. 31 and less is gzip's way to say 15 and less, and zlib turns a
+/// window of 8 bits into one of 9.
 fn block_bits(window_bits: c_int) -> c_int {
     let bits = window_bits.abs();
     if bits > MAX_WBITS { bits - 16 } else { bits }.max(9)
@@ -411,7 +417,7 @@ mod tests {
                 let zlib =
                     5_968 + 4 * ALIGNMENT + (1_usize << (bits + 2)) + (1 << (memory_level + 9));
                 assert!(zlib <= block - HEAD, "{bits} {memory_level}: head {HEAD}");
-                assert!(block - HEAD >= LEAST_MEMORY);
+                assert!(block - HEAD >= MIN_MEMORY);
             }
         }
     }

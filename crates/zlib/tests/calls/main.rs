@@ -104,7 +104,7 @@ fn flushed_stream_is_readable_at_every_flush_and_stays_in_its_memory() {
         for (bits, memory_level) in [(31, 8), (25, 1), (31, 9)] {
             let memory = Memory::as_nginx(bits - 16, memory_level);
             let mut caller = Caller::begin(&Api::OURS, memory, level, bits, memory_level);
-            let mut sent = Vec::new();
+            let mut sent: Vec<u8> = Vec::new();
             for event in 0..50 {
                 let piece = text(1 + 137 * event % 5000);
                 sent.extend(&piece);

@@ -43,7 +43,7 @@ fn any_sequence_of_calls_gives_the_bytes_that_went_in() {
         return;
     }
     let data = [text(400_000), noise(300_000)].concat();
-    let cases = if std::env::var_os("MILLRACE_LONG").is_some() { 20_000 } else { 250 };
+    let cases = if millrace_testkit::is_long() { 20_000 } else { 250 };
     let mut runner =
         TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let start = (steps(), 1..10, 0_usize..7, 0_usize..600_000);

@@ -7,7 +7,7 @@ use std::io::{Cursor, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use millrace_deflate::libdeflate::{Decompressor, HIGHEST, Libdeflate, crc32};
+use millrace_deflate::libdeflate::{Decompressor, Libdeflate, MAX_LEVEL, crc32};
 
 use crate::args::CompressFormat;
 
@@ -43,7 +43,7 @@ fn gzip(original: &[u8]) -> Result<Vec<u8>> {
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3];
     let head = packed.len();
     packed.resize(head + original.len() + 64, 0);
-    let Ok(length) = Libdeflate::default().whole(HIGHEST, original, &mut packed[head..]) else {
+    let Ok(length) = Libdeflate::default().whole(MAX_LEVEL, original, &mut packed[head..]) else {
         // Longer than the original, which the caller does not want.
         return Ok(original.to_vec());
     };

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
-use millrace_client::stub::Stub;
+use millrace_operation::stub::Stub;
 use millrace_service::keys::KeyReport;
 use millrace_service::store::{KeyMeta, KeyStore};
 

@@ -6,9 +6,9 @@
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use millrace_client::stub::Stub;
 use millrace_manager::api::{KeyView, NewKey};
 use millrace_manager::client::{Condition, Write, escaped};
+use millrace_operation::stub::Stub;
 use millrace_operation::{Hash, OperationKind};
 use millrace_service::store::pem::read_private_key;
 use zeroize::Zeroize;

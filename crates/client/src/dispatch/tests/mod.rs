@@ -13,13 +13,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use millrace_operation::{
-    Curve, Hash, KeyInfo, KeyType, MlDsaInput, Operation, OperationSet, Output, PrivateKey,
+    Curve, Hash, JobError, KeyInfo, KeyType, MlDsaInput, Operation, OperationSet, Output,
+    PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, Decoder, EdgeCounter, EdgeReport, FEATURE_ML_DSA, KeySelector, Message,
-    NodeMessage, SubmittedJob, Welcome,
+    ClientMessage, Decoder, EdgeCounter, EdgeReport, FEATURE_ML_DSA, JobCompletion, KeyRefusal,
+    KeySelector, Message, NodeMessage, SubmittedJob, Welcome,
 };
-
 use zeroize::Zeroizing;
 
 use super::*;

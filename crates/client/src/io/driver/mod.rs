@@ -47,7 +47,7 @@ pub(super) enum LeaderKind {
     Caller,
 }
 
-/// The thread in `epoll_wait`, and when it looks again by itself; no time is never.
+/// The thread in `epoll_wait`, and the time at which it looks again by itself. `None` for never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leader {
     role: LeaderKind,
@@ -118,7 +118,7 @@ pub(super) struct IoThreadWork {
     pub(super) ended_callbacks: bool,
 }
 
-/// The roles of the threads of one process: see the module.
+/// Which thread of one process waits for the sockets, and what its I/O thread does.
 pub(super) struct IoDriver {
     leader: Option<Leader>,
     mode: DriverMode,

@@ -73,9 +73,7 @@ fn simulate_all(simulate: fn(u64) -> Sums) -> (Sums, u64) {
             let seed = seed.parse().expect("a number");
             seed..seed + 1
         }
-        Err(_) if std::env::var_os("MILLRACE_LONG").is_some_and(|long| long == "1") => {
-            0..SCHEDULES_LONG
-        }
+        Err(_) if millrace_testkit::is_long() => 0..SCHEDULES_LONG,
         Err(_) => 0..SCHEDULES,
     };
     for seed in seeds.clone() {
@@ -229,7 +227,7 @@ struct World {
     jobs: Arc<Mutex<Vec<JobState>>>,
     /// Number of arrivals of each job at a node.
     arrivals: HashMap<u64, u32>,
-    /// Milliseconds that jobs have; none: any number.
+    /// Milliseconds that jobs have. `None` for any number.
     time_limit: Option<u32>,
     /// Time at which each job was submitted, in milliseconds since the start.
     submitted: Vec<u32>,
