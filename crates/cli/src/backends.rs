@@ -20,6 +20,7 @@ use millrace_hostfs::Root;
 use millrace_inspect::kernel::crypto::{Algorithm, ComputeSite};
 use millrace_inspect::kernel::preferred;
 use millrace_inspect::qat::formats::is_bus_address;
+use millrace_operation::{BackendKind, KeyError, KeyInfo, PrivateKey};
 use millrace_server::config::{MAX_QAT_ANSWER_MS, NodeConfig, QatConfig};
 
 use crate::exit::{Failure, fail};
@@ -48,6 +49,51 @@ pub(crate) fn configured(qat_config: &QatConfig) -> Vec<Arc<dyn Backend>> {
         Arc::new(Simd::new()),
         Arc::new(Software::new()),
     ]
+}
+
+/// Backends that are used only where they are named: qat takes cards away from other programs, and kernel hands keys to
+/// a driver and its device.
+const BY_NAME_ONLY: [BackendKind; 2] = [BackendKind::Qat, BackendKind::Kernel];
+
+/// The backends in the configured order, or every compiled-in backend except those of [`BY_NAME_ONLY`].
+pub(crate) fn chosen(
+    kinds: Option<&[BackendKind]>,
+    qat: &QatConfig,
+) -> Result<Vec<Arc<dyn Backend>>> {
+    let mut built_in = configured(qat);
+    let Some(kinds) = kinds else {
+        built_in.retain(|backend| !BY_NAME_ONLY.contains(&backend.describe().kind));
+        return Ok(built_in);
+    };
+    let find = |kind: &BackendKind| {
+        let found = built_in.iter().find(|backend| backend.describe().kind == *kind);
+        let missing = || {
+            let message = format!(
+                "this binary has no backend {kind}: remove it from --backends, or from `backends` in node.toml"
+            );
+            fail(Failure::Usage, message)
+        };
+        found.cloned().ok_or_else(missing)
+    };
+    kinds.iter().map(find).collect()
+}
+
+/// Loads the key into a backend and unloads it, which proves that the pool can use it.
+pub(crate) fn check_key(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
+    let mut verdict = KeyError::NotOffered;
+    // In reverse order: the last backend supports most keys, and opens no device for them.
+    for backend in all().into_iter().rev() {
+        match backend.open_key(key) {
+            Ok(opened) => {
+                backend.close_key(opened.key);
+                return Ok(opened.info);
+            }
+            // This backend does not support the key; the next one may.
+            Err(KeyError::NotOffered) => {}
+            Err(error) => verdict = error,
+        }
+    }
+    Err(verdict)
 }
 
 /// The cuda backend, configured by the environment. It opens its device at the first use.
@@ -83,13 +129,13 @@ fn qat(config: &QatConfig) -> Qat {
 /// # Errors
 /// A value of the environment or a bus address is wrong.
 pub(crate) fn qat_settings(config: QatConfig) -> Result<QatConfig> {
-    merge_qat(config, |name| env::var_os(name)).map_err(|problem| fail(Failure::Usage, problem))
+    merge_qat(config, |name| env::var_os(name))
 }
 
 fn merge_qat(
     mut config: QatConfig,
     variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<QatConfig, String> {
+) -> Result<QatConfig> {
     if let Some(file) = variable(QAT_LIBRARY) {
         config.library = file.into();
     }
@@ -100,17 +146,21 @@ fn merge_qat(
         let time = text.to_str().and_then(|text| text.parse().ok());
         let time = time.filter(|time| (1..=MAX_QAT_ANSWER_MS).contains(time));
         let wrong = || {
-            format!(
+            let message = format!(
                 "{QAT_ANSWER_MS} is {text:?}: set it to milliseconds between 1 and {MAX_QAT_ANSWER_MS}, or not at all"
-            )
+            );
+            fail(Failure::Usage, message)
         };
         config.answer_time = Duration::from_millis(time.ok_or_else(wrong)?);
     }
     let mut instances = config.instances.iter();
     match instances.find(|address| !is_bus_address(address)) {
         None => Ok(config),
-        Some(wrong) => Err(format!(
-            "backend.qat.instances: {wrong:?} is not the bus address of a virtual function, like 0000:6b:00.1"
+        Some(wrong) => Err(fail(
+            Failure::Usage,
+            format!(
+                "backend.qat.instances: {wrong:?} is not the bus address of a virtual function, like 0000:6b:00.1"
+            ),
         )),
     }
 }
@@ -146,6 +196,34 @@ mod tests {
     use millrace_inspect::kernel::crypto;
 
     use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn help_of_backends_names_those_that_are_left_out_by_default() {
+        let kinds = |backends: Vec<Arc<dyn Backend>>| -> Vec<BackendKind> {
+            let kinds = backends.iter().map(|backend| backend.describe().kind);
+            kinds.collect()
+        };
+        let qat = NodeConfig::default().qat;
+        let default = kinds(chosen(None, &qat).expect("backends"));
+        let mut left_out = kinds(all());
+        left_out.retain(|kind| !default.contains(kind));
+        let left_out: Vec<&str> = left_out.iter().map(|kind| kind.name()).collect();
+        let wanted = format!("[default: all usable ones but {}]", left_out.join(", "));
+        let root = Cli::definition();
+        let up = root.find_subcommand("up");
+        let virtio = root.find_subcommand("virtio");
+        let virtio = virtio.and_then(|command| command.find_subcommand("run"));
+        for command in [up, virtio] {
+            let command = command.expect("a command");
+            let name = command.get_name();
+            let mut options = command.get_arguments();
+            let option = options.find(|argument| argument.get_id() == "backends");
+            let help = option.and_then(clap::Arg::get_help).map(ToString::to_string);
+            let help = help.expect("a help");
+            assert!(help.contains(&wanted), "{name}: {help}, not {wanted}");
+        }
+    }
 
     #[test]
     fn environment_overrides_the_settings_of_qat() {
@@ -164,7 +242,7 @@ mod tests {
             ..file.clone()
         };
         assert_eq!(merged, wanted);
-        assert_eq!(merge_qat(file.clone(), |_| None), Ok(file));
+        assert_eq!(merge_qat(file.clone(), |_| None).expect("settings"), file);
     }
 
     #[test]
@@ -186,7 +264,7 @@ mod tests {
     fn wrong_answer_time_in_the_environment_is_an_error() {
         for wrong in ["abc", "", "0", "-1", "10001", "99999999999999999999"] {
             let set = |name: &str| (name == QAT_ANSWER_MS).then(|| wrong.into());
-            let problem = merge_qat(NodeConfig::default().qat, set).expect_err(wrong);
+            let problem = merge_qat(NodeConfig::default().qat, set).expect_err(wrong).to_string();
             assert!(problem.contains(QAT_ANSWER_MS) && problem.contains("10000"), "{problem}");
         }
     }
@@ -200,7 +278,7 @@ mod tests {
         };
         assert!(merged("ffff:FF:1f.7").is_ok());
         for wrong in ["6b:00.1", "0000:6b:00", "1.2.3.4"] {
-            let problem = merged(wrong).expect_err(wrong);
+            let problem = merged(wrong).expect_err(wrong).to_string();
             assert!(problem.contains(wrong), "{problem}");
         }
     }

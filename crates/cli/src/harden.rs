@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Hardens a process before it reads the first key: no core dumps, no debugger of the same user, and on
-//! request no swap.
+//! Hardens a process before it reads the first key: no core dumps, no debugger of the same user, and on request no
+//! swap.
 
 use std::io;
 
@@ -10,22 +10,23 @@ use anyhow::{Context, Result};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
-/// Turns off core dumps and, if asked, locks all memory, present and future.
-///
-/// # Errors
-/// The kernel refuses; for `lock_memory` the message names the missing right.
-pub(crate) fn process(lock_memory: bool) -> Result<()> {
-    // Also denies ptrace and /proc/PID/mem to other processes of the same user.
+/// Turns off core dumps and denies ptrace to other processes of the same user.
+pub(crate) fn process() -> Result<()> {
+    // Also denies /proc/PID/mem.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(io::Error::from)
         .context("making the process undumpable")?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(io::Error::from)
-        .context("turning off core dumps")?;
-    if lock_memory {
-        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(io::Error::from).context(
-            "locking memory (grant CAP_IPC_LOCK, raise RLIMIT_MEMLOCK, or leave out --lock-memory)",
-        )?;
-    }
-    Ok(())
+        .context("turning off core dumps")
+}
+
+/// Locks all memory, present and future.
+///
+/// # Errors
+/// The kernel refuses; the message names the missing right.
+pub(crate) fn lock_memory() -> Result<()> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(io::Error::from).context(
+        "locking memory (grant CAP_IPC_LOCK, raise RLIMIT_MEMLOCK, or leave out --lock-memory and lock-memory)",
+    )
 }

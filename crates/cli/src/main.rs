@@ -6,12 +6,17 @@
 //! ```text
 //! args/              the command line (and, from its comments, help and man pages)
 //! commands/          one file per command
+//! processes/         the processes that run until a signal ends them: node and manager
 //! settings.rs        flags, file and defaults, merged
+//! samples.rs         the configuration files, with every key
 //! paths.rs           default folders, for root and for other users
 //! backends.rs        the backends, in order of preference
 //! placement/         which processors and priority the workers get
 //! harden.rs          no core dumps, no tracing, locked memory: before the first key is read
+//! owned_store.rs     the key store, used with the rights of its owner
 //! owner_rights.rs    files that root makes in another user's store get that user as owner
+//! manager_access.rs  who the managers of a pool are, and the rights that a command has there
+//! node_socket.rs     requests to the node of this machine
 //! passed_sockets.rs  the listening sockets that systemd passes
 //! service_manager.rs readiness, reload and watchdog messages to the service manager
 //! output.rs          tables and JSON on stdout; a reader that goes away is no error
@@ -28,6 +33,7 @@ mod backends;
 mod commands;
 mod exit;
 mod harden;
+mod manager_access;
 mod node_socket;
 mod output;
 mod owned_store;
@@ -36,6 +42,7 @@ mod page;
 mod passed_sockets;
 mod paths;
 mod placement;
+mod processes;
 mod progress;
 mod screen;
 mod service_manager;
@@ -58,9 +65,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Cert(command) => commands::cert::run(&command),
         Command::Status(args) => commands::status::run(&args),
         Command::Manager(args) => commands::managed::manager::run(&args),
-        Command::Node(args) => commands::managed::node::run(&args),
+        Command::Node(command) => commands::managed::node::run(&command),
         Command::Tenant(command) => commands::managed::tenant::run(&command),
-        Command::Quota(command) => commands::managed::tenant::run_quota(&command),
         Command::Pool(command) => commands::managed::pool::run(&command),
         Command::Token(command) => commands::managed::token::run(&command),
         Command::Audit(args) => commands::managed::audit::run(&args),

@@ -1,11 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Data on standard output: tables, JSON, and text. Messages go to standard error, elsewhere.
+//! Data on standard output, or in a file: tables, JSON, and text. Messages go to standard error, elsewhere.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use millrace_hostfs::replace::replace_file;
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -22,6 +24,14 @@ pub(crate) fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(exit_with(0)),
         written => written.context("writing the output"),
     }
+}
+
+/// Replaces a file as a whole: a program that reads it sees the former or the new one.
+///
+/// # Errors
+/// The folder cannot be written to; the former file stays.
+pub(crate) fn replace(file: &Path, text: &str) -> Result<()> {
+    replace_file(file, text.as_bytes(), None).with_context(|| format!("writing {}", file.display()))
 }
 
 /// Writes a value as indented JSON with a final line break.

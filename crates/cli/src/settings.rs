@@ -15,7 +15,7 @@ use millrace_hostfs::{Root, systemd};
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
 use millrace_service::store::{CREDENTIAL_NAME, KekSource};
 
-use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
+use crate::args::{CheckArgs, KeyStoreArgs, NodeRunArgs, SocketArg, StatusArgs, StoreArgs, UpArgs};
 use crate::backends;
 use crate::exit::{ContextCode, Failure, fail, listed};
 use crate::paths;
@@ -49,6 +49,7 @@ impl Settings {
         if let Some(name) = &args.name {
             node.name.clone_from(name);
         }
+        node.lock_memory |= args.lock_memory;
         node.engine.workers = args.workers.unwrap_or(node.engine.workers);
         node.pin = args.pin.unwrap_or(node.pin);
         node.worker_priority = args.worker_priority.unwrap_or(node.worker_priority);
@@ -58,25 +59,40 @@ impl Settings {
         if let Some(filter) = &args.log {
             node.settings.log_filter.clone_from(filter);
         }
-        if let Some(format) = args.log_format {
-            node.json_log = format == LogFormat::Json;
-        }
+        node.log_format = args.log_format.unwrap_or(node.log_format);
         node.qat = backends::qat_settings(node.qat.clone())?;
         Ok(settings)
     }
 
+    /// Settings for `node run`.
+    pub(crate) fn for_member(args: &NodeRunArgs) -> Result<Self> {
+        let NodeRunArgs { up, access, advertise, zone, capacity } = args;
+        let mut settings = Self::for_node(up)?;
+        let manager = &mut settings.node.manager;
+        if let Some(file) = &access.access {
+            manager.access = Some(file.clone());
+        }
+        if !access.manager.is_empty() {
+            manager.managers = access.manager.iter().map(ToString::to_string).collect();
+        }
+        if !advertise.is_empty() {
+            manager.advertise.clone_from(advertise);
+        }
+        if let Some(zone) = zone {
+            manager.zone = Some(zone.to_string());
+        }
+        if !capacity.is_empty() {
+            manager.capacity = capacity.iter().map(|row| (row.class, row.ops)).collect();
+        }
+        Ok(settings)
+    }
+
     /// Settings for `key`.
-    ///
-    /// # Errors
-    /// As [`Self::for_node`].
     pub(crate) fn for_keys(args: &KeyStoreArgs) -> Result<Self> {
         Self::of(&args.store, args.socket.socket.as_deref())
     }
 
     /// Settings for commands that work on the certificates.
-    ///
-    /// # Errors
-    /// As [`Self::for_node`].
     pub(crate) fn for_store(args: &StoreArgs) -> Result<Self> {
         Self::of(args, None)
     }
@@ -88,27 +104,19 @@ impl Settings {
     }
 
     /// Settings for `status`.
-    ///
-    /// # Errors
-    /// As [`Self::for_node`].
     pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
         Self::load(args.config.config.as_deref(), None, None, args.socket.socket.as_deref())
     }
 
     /// Settings for commands that only ask the node of this machine.
-    ///
-    /// # Errors
-    /// As [`Self::for_node`].
     pub(crate) fn for_socket(socket: &SocketArg) -> Result<Self> {
         Self::load(None, None, None, socket.socket.as_deref())
     }
 
     /// Settings for `gateway check`. The checked server's provider connects to `socket`.
-    ///
-    /// # Errors
-    /// As [`Self::for_node`].
     pub(crate) fn for_check(args: &CheckArgs, socket: Option<&Path>) -> Result<Self> {
-        let (named, config) = (args.socket.socket.as_deref(), args.config.config.as_deref());
+        let config = args.config.config.as_deref();
+        let named = args.socket.socket.as_deref();
         let socket = named.or_else(|| socket.filter(|_| config.is_none()));
         Self::load(config, None, None, socket)
     }

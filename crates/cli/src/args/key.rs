@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, Subcommand};
 use millrace_operation::{Hash, OperationKind};
 
-use super::{SocketArg, StoreArgs, one_of};
+use super::{DryRunArg, SocketArg, StoreArgs, one_of};
 
 /// The key store, and the node that serves it, for the commands about keys.
 #[derive(Clone, Debug, Args)]
@@ -115,6 +115,8 @@ pub(crate) struct KeyImportArgs {
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
+    pub(crate) plan: DryRunArg,
+    #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]
     pub(crate) store: KeyStoreArgs,
@@ -146,9 +148,6 @@ pub(crate) struct KeyShowArgs {
     /// Print JSON (schema: share/doc/millrace/key.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the PEM stub instead
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) stub: bool,
     #[command(flatten)]
     pub(crate) store: KeyStoreArgs,
 }
@@ -171,9 +170,8 @@ pub(crate) struct KeyRemoveArgs {
     /// Remove only the former versions of a key that was replaced
     #[arg(long)]
     pub(crate) former: bool,
-    /// Show what would change, and change nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     #[command(flatten)]
     pub(crate) store: KeyStoreArgs,
 }
@@ -191,16 +189,15 @@ node applies a change within a second.";
 
 /// Print or change the policy of a key: clients, operations, hashes
 #[derive(Debug, Args)]
-#[command(after_long_help = POLICY_EXAMPLE, mut_args(hide_location))]
+#[command(after_long_help = POLICY_EXAMPLE, mut_args(hide_in_short_help))]
 pub(crate) struct KeyPolicyArgs {
     /// Name of the key
     pub(crate) name: String,
     /// Print JSON (schema: share/doc/millrace/key.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show what would change, and change nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     #[command(flatten)]
     pub(crate) identities: IdentityChangeArgs,
     #[command(flatten)]
@@ -209,17 +206,20 @@ pub(crate) struct KeyPolicyArgs {
     pub(crate) store: KeyStoreArgs,
 }
 
-/// Leaves the options that every command of the store has out of a short help that is long without them.
-fn hide_location(argument: Arg) -> Arg {
-    let is_location = ["config", "state", "socket"].contains(&argument.get_id().as_str());
-    let hidden = is_location || argument.is_hide_short_help_set();
+/// Leaves out of a short help that is long without them: the options that every command of the store has, and those
+/// that replace the whole list of identities.
+fn hide_in_short_help(argument: Arg) -> Arg {
+    let id = argument.get_id().as_str();
+    let hidden = ["config", "state", "socket", "allow_tls_premaster"].contains(&id)
+        || REPLACING.contains(&id)
+        || argument.is_hide_short_help_set();
     argument.hide_short_help(hidden)
 }
 
 impl KeyPolicyArgs {
     /// Whether no option names a change.
     pub(crate) fn changes_nothing(&self) -> bool {
-        let Self { name: _, json: _, dry_run: _, identities, policy, store: _ } = self;
+        let Self { name: _, json: _, plan: _, identities, policy, store: _ } = self;
         *identities == IdentityChangeArgs::default() && *policy == PolicyArgs::default()
     }
 }

@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The commands of a pool with a manager: `manager`, `node`, `tenant`, `quota`, `pool`, `token`, `audit`.
+//! The commands of a pool with a manager: `manager`, `tenant`, `pool`, `token`, `audit`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Arg, Args, Subcommand, ValueEnum};
 use millrace_manager::client::ManagerUrl;
 use millrace_manager::model::name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
 use millrace_manager::model::principal::Role;
@@ -15,15 +15,17 @@ use millrace_operation::{Hash, OperationKind};
 use millrace_service::rates::JobClass;
 use millrace_service::tenants::{IdentityPattern, Priority};
 
-use super::{OnOff, UpArgs, time_within};
+use super::up::grant_lifetime;
+use super::{DryRunArg, OnOff, one_of, socket_address, time_within};
 
-/// Managers of the pool, and access to them.
+/// For every command that asks the managers of a pool.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessArgs {
     /// File with the managers, their authority and a token
     ///
     /// `millrace token create` writes one. Default: /etc/millrace/access if it
-    /// exists, else that of the manager on this machine.
+    /// exists, else that of the manager on this machine, below MILLRACE_STATE if
+    /// that is set.
     #[arg(long, value_name = "FILE", env = "MILLRACE_ACCESS", hide_env_values = true)]
     pub(crate) access: Option<PathBuf>,
     /// Manager to ask instead of those in the access file; repeatable
@@ -37,7 +39,7 @@ pub(crate) struct AccessArgs {
     pub(crate) manager: Vec<ManagerUrl>,
 }
 
-/// Whether to print a table or JSON.
+/// For every command whose JSON is that of the managers' API.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct JsonArg {
     /// Print JSON (schema: share/doc/millrace/openapi.json)
@@ -63,29 +65,31 @@ new manager.";
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = MANAGER_EXAMPLE)]
 pub(crate) struct ManagerArgs {
-    /// Store of the pool's records: sqlite:PATH, or etcd://HOST:PORT,... for several managers
+    /// Store of the pool's records: sqlite:PATH, or etcd://HOST:PORT,...
     ///
-    /// etcds://HOST:PORT,...?ca=FILE&cert=FILE&key=FILE is etcd over TLS.
+    /// Several managers share an etcd. etcds://HOST:PORT,...?ca=FILE&cert=FILE&key=FILE is etcd over TLS.
     /// memory: is for trials: its records are lost when the manager ends.
     #[arg(long, value_name = "STORE", env = "MILLRACE_STORE", hide_env_values = true)]
     pub(crate) store: String,
-    /// Address of the API and the page
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7500", value_parser = super::socket_address)]
+    /// Address of the manager's API and page
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7500", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
-    /// Name or address under which nodes and users reach this manager; repeatable
+    /// Name or address under which nodes and users reach the manager; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
     /// Name of the pool, on the page and in metrics
     #[arg(long, value_name = "NAME", default_value = "pool")]
     pub(crate) pool: String,
-    /// Folder for certificates, the signing key and the administrator's access
+    /// Folder for keys, certificates and the first access [default: /var/lib/millrace as root]
+    ///
+    /// Another user's default is $XDG_STATE_HOME/millrace.
     #[arg(long, value_name = "DIR", env = "MILLRACE_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
     /// Validity of a grant
     ///
     /// A node that no manager reaches continues with a quarter of its slices
     /// from then on.
-    #[arg(long, alias = "grant-seconds", value_name = "TIME", default_value = "30s", value_parser = grant_lifetime)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = grant_lifetime)]
     pub(crate) grant_lifetime: Duration,
     /// Replace a lost manager/pool.kek; the keys sealed under it are gone
     ///
@@ -97,130 +101,11 @@ pub(crate) struct ManagerArgs {
     pub(crate) log: Option<String>,
 }
 
-/// A manager in the process of a node.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct InsideManagerArgs {
-    /// Also run a manager in this process: tenants, quotas, the page
-    ///
-    /// Its records are in manager/pool.db of the state folder. The node then
-    /// serves tenants only (`millrace tenant create`). Further nodes may join
-    /// (`millrace node`).
-    #[arg(long)]
-    pub(crate) with_manager: bool,
-    /// Address of the manager's API and page
-    #[arg(
-        long,
-        value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:7500",
-        value_parser = super::socket_address,
-        requires = "with_manager",
-        hide_short_help = true
-    )]
-    pub(crate) manager_listen: SocketAddr,
-    /// Name or address under which users reach the manager; repeatable
-    #[arg(long, value_name = "NAME", requires = "with_manager", hide_short_help = true)]
-    pub(crate) manager_host: Vec<String>,
-    /// Validity of a grant
-    #[arg(
-        long,
-        alias = "grant-seconds",
-        value_name = "TIME",
-        default_value = "30s",
-        value_parser = grant_lifetime,
-        requires = "with_manager",
-        hide_short_help = true
-    )]
-    pub(crate) grant_lifetime: Duration,
-}
-
-const NODE_EXAMPLE: &str = "\
-Examples:
-  millrace node --listen-tcp 0.0.0.0:7400 --advertise tcp:node-1:7400
-  millrace node list
-  millrace node drain node-1
-
-The node measures its capacity at the first start, registers at a manager, and
-serves the tenants for which it gets grants. Without a manager it continues:
-with its grants until they expire, and then with a quarter of each.";
-
-const CHECK_OF_NODE: &str = "\
-Check the configuration and exit: 0 if the node would take it, else 2
-
-Prints every problem of the configuration file and of the flags. Also reads the access file and the certificates of \
-the TCP listener. Asks no manager, starts and changes nothing.";
-
-/// Run a node of a managed pool (without a command), or look after the nodes
-#[derive(Debug, Args)]
-#[command(
-    after_long_help = NODE_EXAMPLE,
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    mut_arg("check", |check| check.long_help(CHECK_OF_NODE))
-)]
-pub(crate) struct NodeArgs {
-    #[command(subcommand)]
-    pub(crate) command: Option<NodeCommand>,
-    #[command(flatten)]
-    pub(crate) run: NodeRunArgs,
-}
-
-/// Runs a node of a managed pool.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct NodeRunArgs {
-    #[command(flatten)]
-    pub(crate) up: UpArgs,
-    #[command(flatten)]
-    pub(crate) access: AccessArgs,
-    /// Address for gateways, tcp:HOST:PORT; repeatable [default: name and port of the TCP listener]
-    #[arg(long, value_name = "ENDPOINT")]
-    pub(crate) advertise: Vec<String>,
-    /// Label of the node's place: rack, room, region
-    #[arg(long, value_name = "ZONE")]
-    pub(crate) zone: Option<Zone>,
-    /// Capacity in operations per second, instead of a measurement
-    #[arg(long, value_name = "CLASS=N,…", value_delimiter = ',', value_parser = class_rate, hide_short_help = true)]
-    pub(crate) capacity: Vec<ClassRateArg>,
-}
-
-/// Looks after the nodes.
-#[derive(Debug, Subcommand)]
-pub(crate) enum NodeCommand {
-    /// Run a node; `millrace node` without a command does the same
-    #[command(
-        after_long_help = "Example:\n  millrace node run --access node-1.access --name node-1"
-    )]
-    Run(Box<NodeRunArgs>),
-    /// List the nodes
-    #[command(after_long_help = "Example:\n  millrace node list")]
-    List(ListArgs),
-    /// Move all tenants away from a node
-    #[command(after_long_help = "Example:\n  millrace node drain node-1")]
-    Drain(NodeNameArgs),
-    /// Let a node take tenants again
-    #[command(after_long_help = "Example:\n  millrace node undrain node-1")]
-    Undrain(NodeNameArgs),
-    /// Remove a node: it loses its slices and keys, and cannot register again
-    #[command(after_long_help = "Example:\n  millrace node remove node-1")]
-    Remove(NodeNameArgs),
-    /// Let a removed node register again
-    #[command(after_long_help = "Example:\n  millrace node readmit node-1")]
-    Readmit(NodeNameArgs),
-}
-
-/// A listing.
+/// For every command that lists records.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) json: JsonArg,
-    #[command(flatten)]
-    pub(crate) access: AccessArgs,
-}
-
-/// A node.
-#[derive(Debug, Args)]
-pub(crate) struct NodeNameArgs {
-    /// Name of the node
-    pub(crate) name: NodeName,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
@@ -232,15 +117,11 @@ pub(crate) enum TenantCommand {
     /// List the tenants
     #[command(after_long_help = "Example:\n  millrace tenant list")]
     List(ListArgs),
-    /// Show a tenant, its nodes and its slices
-    #[command(after_long_help = "Example:\n  millrace tenant show acme")]
     Show(TenantShowArgs),
     Set(TenantSetArgs),
     Place(TenantPlaceArgs),
     Addresses(TenantAddressesArgs),
-    /// Remove a tenant
-    #[command(after_long_help = "Example:\n  millrace tenant remove acme")]
-    Remove(TenantNameArgs),
+    Remove(TenantRemoveArgs),
 }
 
 const TENANT_EXAMPLE: &str = "\
@@ -248,7 +129,7 @@ Examples:
   millrace tenant create acme --ops 5000 --class rsa-2048=2000 --weight 2
   millrace tenant create acme --identity 'spiffe://pool/acme/*'
 
-0 is no limit. A class is a key type (rsa-2048, p-256), an operation
+A class is a key type (rsa-2048, p-256), an operation
 (ecdsa-sign) or a cost (fast, medium, slow). An identity is a client
 certificate (cert:NAME, spiffe:URI) or a local user (uid:N@NODE); a final *
 stands for any end.";
@@ -267,11 +148,18 @@ pub(crate) struct TenantCreateArgs {
     pub(crate) access: AccessArgs,
 }
 
-/// Change the values of a tenant; those that are not named stay
+const TENANT_SET_EXAMPLE: &str = "\
+Examples:
+  millrace tenant set acme --ops 8000 --class rsa-2048=none
+  millrace tenant set acme --weight 3 --add-identity cert:gateway-2
+
+A lower quota is in force at every node within one heartbeat; a higher one as
+soon as the nodes that gave up their part have said so. Jobs under way end
+normally.";
+
+/// Change the quota and other values of a tenant; those that are not named stay
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n  millrace tenant set acme --weight 3 --add-identity cert:gateway-2"
-)]
+#[command(after_long_help = TENANT_SET_EXAMPLE, mut_args(hide_in_short_help))]
 pub(crate) struct TenantSetArgs {
     /// Name of the tenant
     pub(crate) name: TenantName,
@@ -284,55 +172,77 @@ pub(crate) struct TenantSetArgs {
     #[arg(long, value_name = "IDENTITY")]
     pub(crate) remove_identity: Vec<IdentityPattern>,
     #[command(flatten)]
+    pub(crate) plan: DryRunArg,
+    #[command(flatten)]
     pub(crate) json: JsonArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
 
-/// The values of a tenant.
-#[derive(Clone, Debug, Default, Args)]
+impl TenantSetArgs {
+    /// Whether no option names a change.
+    pub(crate) fn changes_nothing(&self) -> bool {
+        let Self { name: _, values, add_identity, remove_identity, plan: _, json: _, access: _ } =
+            self;
+        *values == TenantValues::default() && add_identity.is_empty() && remove_identity.is_empty()
+    }
+}
+
+/// Leaves out of a short help that is long without them: the managers, which every command of a pool has, and the
+/// option that replaces all identities.
+fn hide_in_short_help(argument: Arg) -> Arg {
+    let hidden = ["access", "manager", "identity"].contains(&argument.get_id().as_str());
+    argument.hide_short_help(hidden)
+}
+
+/// For the commands that make a tenant and change it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct TenantValues {
     #[command(flatten)]
     pub(crate) quota: QuotaValues,
     /// Share of a busy node, relative to other tenants [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// Order in which a busy node serves tenants: high, normal or low [default: normal]
-    #[arg(long, value_name = "PRIORITY", value_parser = super::one_of(&Priority::ALL, Priority::name))]
+    /// Rank at a busy node: high, normal or low [default: normal]
+    #[arg(long, value_name = "PRIORITY", value_parser = one_of(&Priority::ALL, Priority::name))]
     pub(crate) priority: Option<Priority>,
-    /// Identity of the tenant's gateways; repeatable. `set` replaces all former ones
+    /// Identity of the tenant's gateways, in place of all former ones; repeatable
     #[arg(long, value_name = "IDENTITY")]
     pub(crate) identity: Vec<IdentityPattern>,
 }
 
-/// The quota of a tenant.
-#[derive(Clone, Debug, Default, Args)]
+/// The part of [`TenantValues`] that is the quota.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct QuotaValues {
-    /// Operations per second over all nodes; 0 for no limit
+    /// Operations per second over all nodes; none for no limit
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) ops: Option<u64>,
     /// Operations at once [default: one second of --ops]
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) ops_burst: Option<u64>,
-    /// Bytes of input per second; 0 for no limit
+    /// Bytes of input per second; none for no limit
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) bytes: Option<u64>,
-    /// Operations per second of one class; repeatable; 0 for no limit
+    /// Operations per second of one class; repeatable; none for no limit
     #[arg(long, value_name = "CLASS=N,…", value_delimiter = ',', value_parser = class_rate)]
     pub(crate) class: Vec<ClassRateArg>,
 }
 
-/// A tenant.
+/// Remove a tenant
 #[derive(Debug, Args)]
-pub(crate) struct TenantNameArgs {
+#[command(after_long_help = "Example:\n  millrace tenant remove acme --dry-run")]
+pub(crate) struct TenantRemoveArgs {
     /// Name of the tenant
     pub(crate) name: TenantName,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
 
-/// A tenant to show.
+/// Show a tenant, its nodes and its slices
 #[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace tenant show acme")]
 pub(crate) struct TenantShowArgs {
     /// Name of the tenant
     pub(crate) name: TenantName,
@@ -352,11 +262,7 @@ Values that are not named stay. `millrace tenant addresses` shows the result.";
 
 /// Say where a tenant is served
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = PLACE_EXAMPLE,
-    override_usage = "millrace tenant place <NAME> [OPTIONS]",
-    group = clap::ArgGroup::new("placement").args(["spread", "node", "zone", "over_commit"]).required(true).multiple(true)
-)]
+#[command(after_long_help = PLACE_EXAMPLE)]
 pub(crate) struct TenantPlaceArgs {
     /// Name of the tenant
     pub(crate) name: TenantName,
@@ -373,9 +279,19 @@ pub(crate) struct TenantPlaceArgs {
     #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true)]
     pub(crate) over_commit: Option<OnOff>,
     #[command(flatten)]
+    pub(crate) plan: DryRunArg,
+    #[command(flatten)]
     pub(crate) json: JsonArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
+}
+
+impl TenantPlaceArgs {
+    /// Whether no option names a change.
+    pub(crate) fn changes_nothing(&self) -> bool {
+        let Self { name: _, spread, node, zone, over_commit, plan: _, json: _, access: _ } = self;
+        spread.is_none() && node.is_empty() && zone.is_empty() && over_commit.is_none()
+    }
 }
 
 const ADDRESSES_EXAMPLE: &str = "\
@@ -407,35 +323,6 @@ pub(crate) struct TenantAddressesArgs {
     pub(crate) access: AccessArgs,
 }
 
-/// Change quotas while the pool runs.
-#[derive(Debug, Subcommand)]
-pub(crate) enum QuotaCommand {
-    Set(QuotaSetArgs),
-}
-
-const QUOTA_EXAMPLE: &str = "\
-Examples:
-  millrace quota set acme --ops 8000
-  millrace quota set acme --class rsa-2048=0
-
-Values that are not named stay. A lower limit is in force at every node within
-one heartbeat; a higher one as soon as the nodes that gave up their part have
-said so. Jobs under way end normally.";
-
-/// Set the quota of a tenant
-#[derive(Debug, Args)]
-#[command(after_long_help = QUOTA_EXAMPLE)]
-pub(crate) struct QuotaSetArgs {
-    /// Name of the tenant
-    pub(crate) name: TenantName,
-    #[command(flatten)]
-    pub(crate) quota: QuotaValues,
-    #[command(flatten)]
-    pub(crate) json: JsonArg,
-    #[command(flatten)]
-    pub(crate) access: AccessArgs,
-}
-
 /// Show the whole pool, and manage its keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
@@ -456,10 +343,6 @@ pub(crate) enum PoolKeyCommand {
     /// List the keys
     #[command(after_long_help = "Example:\n  millrace pool key list")]
     List(ListArgs),
-    /// Write the PEM stub that stands in for the key on a gateway
-    #[command(
-        after_long_help = "Example:\n  millrace pool key stub www -o /etc/haproxy/www.pem.key"
-    )]
     Stub(PoolKeyStubArgs),
     Remove(PoolKeyRemoveArgs),
 }
@@ -495,19 +378,22 @@ pub(crate) struct PoolKeyImportArgs {
     #[arg(long)]
     pub(crate) replace: bool,
     /// Allowed operations, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(OperationKind::ALL, OperationKind::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(OperationKind::ALL, OperationKind::name))]
     pub(crate) operations: Vec<OperationKind>,
     /// Allowed hashes, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(Hash::ALL, Hash::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(Hash::ALL, Hash::name))]
     pub(crate) hashes: Vec<Hash>,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     #[command(flatten)]
     pub(crate) json: JsonArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
 
-/// A key of the pool whose stub is wanted.
+/// Write the PEM stub that stands in for the key on a gateway
 #[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace pool key stub www -o /etc/haproxy/www.pem.key")]
 pub(crate) struct PoolKeyStubArgs {
     /// Name of the key
     pub(crate) name: KeyName,
@@ -536,6 +422,8 @@ pub(crate) struct PoolKeyRemoveArgs {
     #[arg(long)]
     pub(crate) former: bool,
     #[command(flatten)]
+    pub(crate) plan: DryRunArg,
+    #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
 
@@ -546,9 +434,7 @@ pub(crate) enum TokenCommand {
     /// List the principals, without their tokens
     #[command(after_long_help = "Example:\n  millrace token list")]
     List(ListArgs),
-    /// Remove a principal
-    #[command(after_long_help = "Example:\n  millrace token remove grafana")]
-    Remove(TokenNameArgs),
+    Remove(TokenRemoveArgs),
 }
 
 const TOKEN_EXAMPLE: &str = "\
@@ -575,9 +461,6 @@ pub(crate) struct TokenCreateArgs {
     /// Validity, such as 12h or 90d [default: no end]
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TOKEN))]
     pub(crate) lifetime: Option<Duration>,
-    /// The former form of `--lifetime`, in days.
-    #[arg(long, hide = true, value_name = "DAYS", conflicts_with = "lifetime", value_parser = clap::value_parser!(u64).range(1..=3650))]
-    pub(crate) days: Option<u64>,
     /// Write an access file (mode 0600) instead of printing the token
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -585,14 +468,6 @@ pub(crate) struct TokenCreateArgs {
     pub(crate) json: JsonArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
-}
-
-impl TokenCreateArgs {
-    /// Validity in seconds; `None` for no end.
-    pub(crate) fn valid_s(&self) -> Option<u64> {
-        let days = self.days.map(|days| days * DAY.as_secs());
-        days.or_else(|| Some(self.lifetime?.as_secs()))
-    }
 }
 
 /// A role on the command line.
@@ -619,11 +494,14 @@ impl From<RoleArg> for Role {
     }
 }
 
-/// A principal.
+/// Remove a principal: its token, or the role of its certificate
 #[derive(Debug, Args)]
-pub(crate) struct TokenNameArgs {
+#[command(after_long_help = "Example:\n  millrace token remove grafana")]
+pub(crate) struct TokenRemoveArgs {
     /// Name of the principal
     pub(crate) name: PrincipalName,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
@@ -651,15 +529,8 @@ pub(crate) struct AuditArgs {
     pub(crate) access: AccessArgs,
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 /// Longest validity of a token: ten years.
-const LONGEST_TOKEN: Duration = Duration::from_secs(3650 * DAY.as_secs());
-
-/// A value parser for the validity of grants.
-fn grant_lifetime(text: &str) -> Result<Duration, String> {
-    time_within(Duration::from_secs(3)..=Duration::from_secs(3600))(text)
-}
+const LONGEST_TOKEN: Duration = Duration::from_secs(3650 * 86_400);
 
 /// `CLASS=N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -668,14 +539,17 @@ pub(crate) struct ClassRateArg {
     pub(crate) ops: u64,
 }
 
-fn class_rate(text: &str) -> Result<ClassRateArg, String> {
+pub(super) fn class_rate(text: &str) -> Result<ClassRateArg, String> {
     let (class, ops) = text.split_once('=').ok_or("expected CLASS=N, such as rsa-2048=2000")?;
     let class =
         class.parse().map_err(|error: millrace_service::rates::NoJobClass| error.to_string())?;
     Ok(ClassRateArg { class, ops: rate(ops)? })
 }
 
-/// A number of operations or bytes per second.
+/// A number of operations or bytes per second; 0, which is also written as `none`, is no limit.
 fn rate(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("expected a whole number, not {text:?}; 0 is no limit"))
+    if text == "none" {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| format!("expected a whole number or none, not {text:?}"))
 }

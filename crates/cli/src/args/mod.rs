@@ -19,6 +19,7 @@ mod key;
 mod manage;
 #[cfg(test)]
 mod named_commands;
+mod node;
 mod overview;
 mod status;
 mod up;
@@ -59,14 +60,14 @@ pub(crate) use self::key::{
 #[cfg(test)]
 pub(crate) use self::manage::ClassRateArg;
 pub(crate) use self::manage::{
-    AccessArgs, AuditArgs, InsideManagerArgs, ListArgs, ManagerArgs, NodeArgs, NodeCommand,
-    NodeNameArgs, NodeRunArgs, PoolCommand, PoolKeyCommand, PoolKeyImportArgs, PoolKeyRemoveArgs,
-    PoolKeyStubArgs, QuotaCommand, QuotaSetArgs, QuotaValues, TenantAddressesArgs, TenantCommand,
-    TenantCreateArgs, TenantNameArgs, TenantPlaceArgs, TenantSetArgs, TenantShowArgs, TenantValues,
-    TokenCommand, TokenCreateArgs, TokenNameArgs,
+    AccessArgs, AuditArgs, JsonArg, ListArgs, ManagerArgs, PoolCommand, PoolKeyCommand,
+    PoolKeyImportArgs, PoolKeyRemoveArgs, PoolKeyStubArgs, QuotaValues, TenantAddressesArgs,
+    TenantCommand, TenantCreateArgs, TenantPlaceArgs, TenantRemoveArgs, TenantSetArgs,
+    TenantShowArgs, TenantValues, TokenCommand, TokenCreateArgs, TokenRemoveArgs,
 };
+pub(crate) use self::node::{NodeChangeArgs, NodeCommand, NodeNameArgs, NodeRunArgs};
 pub(crate) use self::status::StatusArgs;
-pub(crate) use self::up::{LogFormat, UpArgs, UpCommandArgs};
+pub(crate) use self::up::{InsideManagerArgs, UpArgs, UpCommandArgs};
 pub(crate) use self::virtio::{
     Monitor, VirtioCommand, VirtioDrainArgs, VirtioRecipeArgs, VirtioRunArgs, VirtioSocketArgs,
     VirtioStatusArgs, VirtioThrottleArgs,
@@ -164,13 +165,12 @@ pub(crate) enum Command {
     Compression(CompressionReportArgs),
     Compress(CompressArgs),
     Manager(ManagerArgs),
-    Node(Box<NodeArgs>),
+    #[command(subcommand)]
+    Node(NodeCommand),
     #[command(subcommand)]
     Pool(PoolCommand),
     #[command(subcommand)]
     Tenant(TenantCommand),
-    #[command(subcommand)]
-    Quota(QuotaCommand),
     #[command(subcommand)]
     Token(TokenCommand),
     Audit(AuditArgs),
@@ -200,6 +200,14 @@ pub(crate) struct SocketArg {
     /// default is $XDG_RUNTIME_DIR/millrace/node.sock.
     #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
+}
+
+/// For every command that can show a change first.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct DryRunArg {
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// The values of a switch.
@@ -390,12 +398,6 @@ mod tests {
             ("inspect ceiling --pid 1 --seconds 3", "inspect ceiling --pid 1 --duration 3s"),
             ("inspect qat --seconds 5", "inspect qat --interval 5s"),
             ("inspect used --seconds 5", "inspect used --interval 5s"),
-            (
-                "manager --store memory: --grant-seconds 60",
-                "manager --store memory: --grant-lifetime 1m",
-            ),
-            ("up --with-manager --grant-seconds 60", "up --with-manager --grant-lifetime 1m"),
-            ("up --metrics 127.0.0.1:1", "up --listen-metrics 127.0.0.1:1"),
             ("device disable all --plan --wait 5", "device disable all --dry-run --wait 5s"),
             ("virtio status --prometheus", "virtio status --metrics"),
             ("vpn up a.toml --confirm-within 60", "vpn up a.toml --confirm-within 1m"),
@@ -411,18 +413,6 @@ mod tests {
                 format!("{parsed:?}")
             };
             assert_eq!(read(former), read(present), "{former}");
-        }
-    }
-
-    #[test]
-    fn validity_of_a_token_has_a_former_form_in_days() {
-        for line in ["--days 90", "--lifetime 90d"] {
-            let words = "millrace token create grafana --role viewer".split(' ');
-            let parsed = Cli::read(words.chain(line.split(' '))).expect(line);
-            let super::Command::Token(TokenCommand::Create(create)) = parsed.command else {
-                panic!("another command");
-            };
-            assert_eq!(create.valid_s(), Some(90 * 86_400), "{line}");
         }
     }
 

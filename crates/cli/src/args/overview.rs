@@ -21,7 +21,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Examine a machine", &["inspect", "doctor", "watch", "advise"]),
     ("Measure", &["bench"]),
     ("Compress responses", &["compression", "compress"]),
-    ("Manage a pool of nodes", &["manager", "node", "pool", "tenant", "quota", "token", "audit"]),
+    ("Manage a pool of nodes", &["manager", "node", "pool", "tenant", "token", "audit"]),
     ("Set up", &["completions", "man"]),
 ];
 

@@ -4,12 +4,13 @@
 //! Arguments of `millrace up`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use millrace_operation::BackendKind;
-use millrace_server::config::{MAX_WORKERS, Pin, WorkerPriority};
+use millrace_server::config::{LogFormat, MAX_WORKERS, Pin, WorkerPriority};
 
-use super::{InsideManagerArgs, SocketArg, StoreArgs, one_of, socket_address};
+use super::{SocketArg, StoreArgs, one_of, socket_address, time_within};
 
 const SOCKETS: &str = "Sockets";
 const WORKERS: &str = "Workers";
@@ -27,7 +28,7 @@ clients to go elsewhere, and exits 0. SIGHUP reads keys, certificates and the
 configuration file again; limits, quotas, identities and the log filter hold
 at once, also for open connections. `millrace up --check` finds mistakes first.
 
-In a pool with a manager, `millrace node` runs a node.";
+In a pool with a manager, `millrace node run` runs a node.";
 
 /// Run a node: serve private-key operations to gateways
 ///
@@ -46,7 +47,45 @@ pub(crate) struct UpCommandArgs {
     pub(crate) manager: InsideManagerArgs,
 }
 
-/// The settings of a node's process.
+/// The options of `up` for a manager in the process of the node.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InsideManagerArgs {
+    /// Also run a manager in this process: tenants, quotas, the page
+    ///
+    /// Its records are in manager/pool.db of the state folder. The node then
+    /// serves tenants only (`millrace tenant create`). Further nodes may join
+    /// (`millrace node run`).
+    #[arg(long)]
+    pub(crate) with_manager: bool,
+    /// Address of the manager's API and page
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        default_value = "127.0.0.1:7500",
+        value_parser = socket_address,
+        requires = "with_manager",
+        hide_short_help = true
+    )]
+    pub(crate) manager_listen: SocketAddr,
+    /// Name or address under which nodes and users reach the manager; repeatable
+    #[arg(long, value_name = "NAME", requires = "with_manager", hide_short_help = true)]
+    pub(crate) manager_host: Vec<String>,
+    /// Validity of a grant
+    ///
+    /// A node that no manager reaches continues with a quarter of its slices
+    /// from then on.
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = grant_lifetime,
+        requires = "with_manager",
+        hide_short_help = true
+    )]
+    pub(crate) grant_lifetime: Duration,
+}
+
+/// For every command that runs a node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UpArgs {
     /// Check the configuration and exit: 0 if the node would take it, else 2
@@ -75,7 +114,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
     pub(crate) listen_tcp: Option<SocketAddr>,
     /// Serve Prometheus metrics over HTTP at this loopback address [default: no]
-    #[arg(long = "listen-metrics", alias = "metrics", value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
+    #[arg(long = "listen-metrics", hide_short_help = true, value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Name of the node, also in its certificate [default: the host's]
     #[arg(long, value_name = "NAME")]
@@ -109,13 +148,9 @@ pub(crate) struct UpArgs {
     pub(crate) log_format: Option<LogFormat>,
 }
 
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// One readable line per event
-    Text,
-    /// One JSON object per event
-    Json,
+/// A value parser for the validity of grants.
+pub(super) fn grant_lifetime(text: &str) -> Result<Duration, String> {
+    time_within(Duration::from_secs(3)..=Duration::from_secs(3600))(text)
 }
 
 fn mode(text: &str) -> Result<u32, String> {

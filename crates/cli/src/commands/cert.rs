@@ -69,7 +69,7 @@ fn node(args: &CertNodeArgs) -> Result<()> {
         ensure_authority(&tls)?;
         issue_node_certificate(&tls, &names)
     })?;
-    let issued = issued.map_err(coded)?;
+    let issued = issued.map_err(to_exit_error)?;
     let readers = Readers::Owner;
     readers.make_folder(output)?;
     let [ca, revoked, certificate, key] = &files;
@@ -94,7 +94,7 @@ fn client(args: &CertClientArgs) -> Result<()> {
         ensure_authority(&tls)?;
         issue_client_certificate(&tls, name)
     })?;
-    let issued = issued.map_err(coded)?;
+    let issued = issued.map_err(to_exit_error)?;
     readers.make_folder(output)?;
     let [ca, certificate, key] = &files;
     readers.write(ca, &read(&issued.ca)?, PUBLIC_MODE)?;
@@ -136,14 +136,14 @@ fn revoke(args: &CertRevokeArgs) -> Result<()> {
     let CertRevokeArgs { name, dry_run, store } = args;
     let tls = Settings::for_store(store)?.tls;
     if *dry_run {
-        let found = as_owner_of(&tls, || client_certificate(&tls, name))?.map_err(coded)?;
+        let found = as_owner_of(&tls, || client_certificate(&tls, name))?.map_err(to_exit_error)?;
         return output::print(&format!(
             "would revoke the certificate of {name}: serial {}, valid until {}\n",
             found.serial,
             day(found.valid_until)
         ));
     }
-    as_owner_of(&tls, || revoke_client_certificate(&tls, name))?.map_err(coded)?;
+    as_owner_of(&tls, || revoke_client_certificate(&tls, name))?.map_err(to_exit_error)?;
     eprintln!(
         "revoked the certificate of {name}: a node refuses it once it has the list {} and has reloaded\n\
          next: copy the list to the folder tls of each further node; systemctl reload millrace on all",
@@ -153,7 +153,7 @@ fn revoke(args: &CertRevokeArgs) -> Result<()> {
 }
 
 /// An invalid name is a usage error.
-fn coded(error: CertificateError) -> Error {
+fn to_exit_error(error: CertificateError) -> Error {
     match error {
         CertificateError::Name(_) | CertificateError::NodeName(_) => {
             fail(Failure::Usage, error.to_string())

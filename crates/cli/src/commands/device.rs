@@ -22,7 +22,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs, OnOff};
-use crate::commands::managed::replace;
 use crate::exit::{Failure, exit_with, fail};
 use crate::output::{self, Table, joined, or};
 use crate::page::{Page, plain};
@@ -242,7 +241,7 @@ fn save_policy(
         policy.to_toml()
     );
     keep_former(&path).with_context(|| format!("writing {}", path.display()))?;
-    replace(&path, &text)?;
+    output::replace(&path, &text)?;
     eprintln!("saved to {}", path.display());
     Ok(())
 }

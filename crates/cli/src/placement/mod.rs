@@ -46,7 +46,11 @@ pub(crate) fn prefer_node(node: usize) -> std::io::Result<()> {
 }
 
 /// The placement of `workers` workers per class.
-pub(crate) fn of(pin: Pin, priority: WorkerPriority, workers: usize) -> Arc<dyn Placement> {
+pub(crate) fn for_workers(
+    pin: Pin,
+    priority: WorkerPriority,
+    workers: usize,
+) -> Arc<dyn Placement> {
     let nodes = match pin {
         Pin::Off => Vec::new(),
         Pin::Auto | Pin::Core => topology::nodes(Path::new(NODES), &usable()),

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use millrace_engine::EngineConfig;
 use millrace_operation::BackendKind;
+use millrace_service::rates::JobClass;
 use millrace_service::settings::{IdentityLimits, LimitsForm, Problems, Settings};
 use millrace_service::store::KekSource;
 use millrace_service::tenants::TenantSettings;
 use serde::Deserialize;
 
 use super::{
-    AdminConfig, DEFAULT_SOCKET_MODE, MAX_NODE_NAME_LEN, MAX_QAT_ANSWER_MS, MAX_QAT_FUNCTIONS,
-    MAX_WORKERS, NodeConfig, Pin, QatConfig, StoreConfig, TcpConfig, TlsFiles, UnixConfig,
-    WorkerPriority, not_loopback,
+    AdminConfig, DEFAULT_SOCKET_MODE, LogFormat, MAX_NODE_NAME_LEN, MAX_QAT_ANSWER_MS,
+    MAX_QAT_FUNCTIONS, MAX_WORKERS, MembershipConfig, NodeConfig, Pin, QatConfig, StoreConfig,
+    TcpConfig, TlsFiles, UnixConfig, WorkerPriority, not_loopback,
 };
 
 /// Default folder of the state.
@@ -43,6 +44,7 @@ pub(super) struct NodeFile {
     name: Option<String>,
     allow_import: bool,
     drain_timeout_ms: u64,
+    lock_memory: bool,
     backends: Option<Vec<String>>,
     backend: BackendFile,
     unix: UnixFile,
@@ -50,6 +52,7 @@ pub(super) struct NodeFile {
     metrics: MetricsFile,
     admin: AdminFile,
     store: StoreFile,
+    manager: ManagerFile,
     identities: Vec<String>,
     identity: BTreeMap<String, IdentityLimits>,
     tenant: BTreeMap<String, TenantSettings>,
@@ -128,11 +131,21 @@ struct EngineFile {
     session_queue_limit: Option<usize>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct ManagerFile {
+    access: Option<PathBuf>,
+    managers: Vec<String>,
+    advertise: Vec<String>,
+    zone: Option<String>,
+    capacity: BTreeMap<JobClass, u64>,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct LogFile {
     filter: String,
-    format: String,
+    format: LogFormat,
 }
 
 impl Default for NodeFile {
@@ -144,6 +157,7 @@ impl Default for NodeFile {
             // Twice the longest operation behind a full queue, and below the 90 s after which systemd kills
             // the process.
             drain_timeout_ms: 10_000,
+            lock_memory: false,
             backends: None,
             backend: BackendFile::default(),
             unix: UnixFile::default(),
@@ -151,6 +165,7 @@ impl Default for NodeFile {
             metrics: MetricsFile::default(),
             admin: AdminFile::default(),
             store: StoreFile::default(),
+            manager: ManagerFile::default(),
             identities: settings.identities,
             identity: settings.identity,
             tenant: settings.tenant,
@@ -213,7 +228,7 @@ impl Default for AdminFile {
 
 impl Default for LogFile {
     fn default() -> Self {
-        Self { filter: Settings::default().log_filter, format: "text".to_owned() }
+        Self { filter: Settings::default().log_filter, format: LogFormat::default() }
     }
 }
 
@@ -225,14 +240,6 @@ impl NodeFile {
         if name.is_empty() || name.len() > MAX_NODE_NAME_LEN || name.contains(char::is_control) {
             problems.push(format!("name: must have 1 to {MAX_NODE_NAME_LEN} printable bytes"));
         }
-        let json_log = match self.log.format.as_str() {
-            "text" => false,
-            "json" => true,
-            other => {
-                problems.push(format!("log.format: {other:?} is neither text nor json"));
-                false
-            }
-        };
         let settings = Settings {
             allow_import: self.allow_import,
             identities: self.identities,
@@ -264,7 +271,9 @@ impl NodeFile {
             engine: self.engine.into_config(&mut problems),
             backends: self.backends.map(|names| backends(&names, &mut problems)),
             qat: self.backend.qat.into_config(&mut problems),
-            json_log,
+            log_format: self.log.format,
+            lock_memory: self.lock_memory,
+            manager: self.manager.into(),
         };
         if config.unix.is_none() && config.tcp.is_none() {
             problems
@@ -351,6 +360,13 @@ impl StoreFile {
 
 /// The value of `store.kek` that selects the systemd credential.
 const CREDENTIAL: &str = "credential";
+
+impl From<ManagerFile> for MembershipConfig {
+    fn from(file: ManagerFile) -> Self {
+        let ManagerFile { access, managers, advertise, zone, capacity } = file;
+        Self { access, managers, advertise, zone, capacity }
+    }
+}
 
 impl EngineFile {
     fn into_config(self, problems: &mut Vec<String>) -> EngineConfig {

@@ -10,6 +10,7 @@
 
 mod file;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use millrace_engine::{Engine, EngineConfig};
 use millrace_operation::BackendKind;
 use millrace_service::Service;
+use millrace_service::rates::JobClass;
 use millrace_service::settings::{Problems, Settings};
 use millrace_service::store::{KekSource, KeyStore, StoreError};
 use serde::Deserialize;
@@ -50,7 +52,7 @@ pub struct NodeConfig {
     pub drain_timeout: Duration,
     /// The location of the keys. The composition root opens the store and gives the node a service over it.
     pub store: StoreConfig,
-    /// Settings of the engine. The composition root uses this field and the next five.
+    /// Settings of the engine. The composition root uses this field and those below.
     pub engine: EngineConfig,
     /// The processors on which workers run.
     pub pin: Pin,
@@ -60,8 +62,40 @@ pub struct NodeConfig {
     pub backends: Option<Vec<BackendKind>>,
     /// Settings of the backend qat.
     pub qat: QatConfig,
-    /// Whether to write the log as one JSON object per line instead of text.
-    pub json_log: bool,
+    /// Form of the log.
+    pub log_format: LogFormat,
+    /// Whether to lock all memory, so that no key is ever swapped to disk.
+    pub lock_memory: bool,
+    /// The managers of the node's pool. Only a node that joins a pool uses them.
+    pub manager: MembershipConfig,
+}
+
+/// How a node joins a pool with managers. The composition root checks the forms of the texts, which are those of the
+/// manager's API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MembershipConfig {
+    /// File with the managers, their authority and the node's token.
+    pub access: Option<PathBuf>,
+    /// Managers to ask instead of those in the access file.
+    pub managers: Vec<String>,
+    /// Addresses for gateways, `tcp:HOST:PORT`; empty for that of the listener.
+    pub advertise: Vec<String>,
+    /// Label of the node's place.
+    pub zone: Option<String>,
+    /// Operations per second by job class; empty for a measurement.
+    pub capacity: BTreeMap<JobClass, u64>,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum LogFormat {
+    /// One readable line per event
+    #[default]
+    Text,
+    /// One JSON object per event
+    Json,
 }
 
 /// Settings of the backend qat.

@@ -34,7 +34,7 @@ fn watch(root: &Root, args: &InspectUsedArgs) -> Watched {
 /// The counters of devices, and those that the node of this machine keeps for its clients, if one runs.
 fn counters(root: &Root, args: &InspectUsedArgs) -> CounterReading {
     let mut counters = CounterReading::read(root);
-    for edge in status::of(&args.socket).map_or_else(Vec::new, |status| status.edges) {
+    for edge in status::status_of(&args.socket).map_or_else(Vec::new, |status| status.edges) {
         counters.add_client(edge.identity, edge.counts.pooled);
     }
     counters

@@ -10,15 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use millrace_operation::{KeyError, KeyInfo, KeyType, PrivateKey};
+use millrace_operation::KeyType;
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 use millrace_service::store::{IfExists, KeyMeta, StoreError};
 use zeroize::Zeroizing;
 
 use crate::args::KeyImportArgs;
-use crate::backends;
+use crate::backends::check_key;
 use crate::exit::{ContextCode, Failure};
+use crate::output;
 use crate::owned_store::OwnedStore;
 use crate::settings::Settings;
 
@@ -33,14 +34,17 @@ const NODE_TAKES: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
-    let KeyImportArgs { name, file, replace, policy, store } = args;
+    let KeyImportArgs { name, file, replace, plan, policy, store } = args;
     // Wrong options are reported before the key is read.
     policy::apply(policy, KeyPolicy::signing([]))?;
     let pem = read(file)?;
     let refused = || format!("the key in {} was refused", describe(file));
     let key = read_private_key(&pem).or_fail(Failure::KeyRefused, refused)?;
-    let info = check(&key).or_fail(Failure::KeyRefused, refused)?;
+    let info = check_key(&key).or_fail(Failure::KeyRefused, refused)?;
     let settings = Settings::for_keys(store)?;
+    if plan.dry_run {
+        return would_import(args, &settings, info.key_type);
+    }
     let store = settings.open_store()?;
     let before = if *replace { former_policy(&store, name, info.key_type)? } else { None };
     let replaced = before.is_some();
@@ -52,24 +56,49 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     wait_for_node(&settings, &store, &meta)
 }
 
-/// The policy of the key that is replaced; `None` if there is none. Its operations follow the type of the new
-/// key, where none of them fits that.
+/// Says which policy the key would have. The present key is read without its seal, and nothing is written.
+fn would_import(args: &KeyImportArgs, settings: &Settings, key_type: KeyType) -> Result<()> {
+    let name = &args.name;
+    let store = settings.look_at_store()?;
+    let present = match store.act(|keys| Ok(keys.describe(name)))? {
+        Ok(meta) if args.replace => Some(meta),
+        Ok(_) => return store.act(|_| Err(StoreError::Exists { name: name.clone() })),
+        Err(StoreError::NoSuchKey { .. }) => None,
+        Err(error) => return store.act(|_| Err(error)),
+    };
+    let done = if present.is_some() { "replace" } else { "import" };
+    let before = match present {
+        Some(meta) => kept_policy(meta, key_type),
+        None => KeyPolicy::signing([]),
+    };
+    let after = policy::apply(&args.policy, before.clone())?;
+    policy::check_fits(&after, key_type)?;
+    let changes = policy::changes(&before, &after);
+    output::print(&format!("would {done} {name} ({key_type})\n{changes}"))
+}
+
+/// The policy of the key that is replaced; `None` if there is none.
 fn former_policy(store: &OwnedStore, name: &str, key_type: KeyType) -> Result<Option<KeyPolicy>> {
-    let meta = match store.act(|keys| Ok(keys.load(name)))? {
-        Ok((_, meta)) => meta,
-        Err(StoreError::NoSuchKey { .. }) => return Ok(None),
+    match store.act(|keys| Ok(keys.load(name)))? {
+        Ok((_, meta)) => Ok(Some(kept_policy(meta, key_type))),
+        Err(StoreError::NoSuchKey { .. }) => Ok(None),
         Err(error) => {
             let advice = format!(
                 "the policy of {name} cannot be kept: remove the key first (millrace key remove {name})"
             );
-            return Err(anyhow!(error).context(advice));
+            Err(anyhow!(error).context(advice))
         }
-    };
+    }
+}
+
+/// The policy that the next version of a key keeps. Its operations follow the type of the new key, where none of them
+/// fits that.
+fn kept_policy(meta: KeyMeta, key_type: KeyType) -> KeyPolicy {
     let mut policy = meta.policy;
     if key_type.kind() != meta.info.key_type.kind() {
         policy.operations = KeyPolicy::signing([]).operations;
     }
-    Ok(Some(policy))
+    policy
 }
 
 /// Says what was done, and what is left to do.
@@ -140,22 +169,4 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
 
 pub(crate) fn describe(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
-}
-
-/// Loads the key into a backend and unloads it, which proves that the pool can use it.
-pub(crate) fn check(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
-    let mut verdict = KeyError::NotOffered;
-    // In reverse order: the last backend supports most keys, and opens no device for them.
-    for backend in backends::all().into_iter().rev() {
-        match backend.open_key(key) {
-            Ok(opened) => {
-                backend.close_key(opened.key);
-                return Ok(opened.info);
-            }
-            // This backend does not support the key; the next one may.
-            Err(KeyError::NotOffered) => {}
-            Err(error) => verdict = error,
-        }
-    }
-    Err(verdict)
 }

@@ -73,7 +73,7 @@ fn list(args: &KeyListArgs) -> Result<()> {
             eprintln!("no keys yet: millrace key import NAME FILE");
         }
     }
-    if let Some(reason) = unverified {
+    if let Some(reason) = unverified.filter(|_| !views.is_empty()) {
         eprintln!("note: not verified: {reason}");
     }
     if unusable > 0 {
@@ -97,12 +97,12 @@ fn view_of(store: &OwnedStore, meta: KeyMeta, node: Option<&KeyReport>) -> Resul
 }
 
 /// The current version of one key with its former ones.
-fn view_of_name(args: &KeyStoreArgs, name: &str) -> Result<(KeyView, KeyMeta)> {
+fn view_of_name(args: &KeyStoreArgs, name: &str) -> Result<KeyView> {
     let settings = Settings::for_keys(args)?;
     let (store, unverified) = settings.view_store()?;
     let meta = store.act(|keys| keys.describe(name))?;
     let node = settings.running_node(&store);
-    let mut view = view_of(&store, meta.clone(), node.as_ref())?;
+    let mut view = view_of(&store, meta, node.as_ref())?;
     for meta in store.act(KeyStore::list)?.into_iter().flatten() {
         if meta.name == name && meta.replaced.is_some() {
             view.former.push(view_of(&store, meta, node.as_ref())?);
@@ -111,16 +111,12 @@ fn view_of_name(args: &KeyStoreArgs, name: &str) -> Result<(KeyView, KeyMeta)> {
     if let Some(reason) = unverified {
         eprintln!("note: not verified: {reason}");
     }
-    Ok((view, meta))
+    Ok(view)
 }
 
 fn show(args: &KeyShowArgs) -> Result<()> {
-    let (view, meta) = view_of_name(&args.store, &args.name)?;
-    if args.stub {
-        output::print(&stub_of(&meta)?)?;
-    } else {
-        print_view(&view, args.json)?;
-    }
+    let view = view_of_name(&args.store, &args.name)?;
+    print_view(&view, args.json)?;
     match view.problem {
         None => Ok(()),
         Some(problem) => Err(anyhow!("{} cannot be used: {problem}", args.name)),
@@ -132,9 +128,9 @@ fn print_view(view: &KeyView, json: bool) -> Result<()> {
 }
 
 fn remove(args: &KeyRemoveArgs) -> Result<()> {
-    let KeyRemoveArgs { name, former, dry_run, store } = args;
+    let KeyRemoveArgs { name, former, plan, store } = args;
     let store = Settings::for_keys(store)?.look_at_store()?;
-    if *dry_run {
+    if plan.dry_run {
         let files = store.act(|keys| keys.files_of(name))?;
         let count = files.len() - 1;
         let mut text = format!("would remove {count} former versions of {name}\n");
@@ -164,7 +160,7 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
 
 fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
     if args.changes_nothing() {
-        let (view, _) = view_of_name(&args.store, &args.name)?;
+        let view = view_of_name(&args.store, &args.name)?;
         return print_view(&view, args.json);
     }
     let store = Settings::for_keys(&args.store)?.open_store()?;
@@ -174,14 +170,14 @@ fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
     policy::check_fits(&policy, meta.info.key_type)?;
     if policy == meta.policy {
         eprintln!("nothing to change: {} has this policy already", args.name);
-    } else if args.dry_run {
+    } else if args.plan.dry_run {
         let changes = policy::changes(&meta.policy, &policy);
         return output::print(&format!("would change the policy of {}\n{changes}", args.name));
     } else {
         store.act(|keys| keys.set_policy(&args.name, policy))?;
         eprintln!("changed the policy of {}", args.name);
     }
-    let (view, _) = view_of_name(&args.store, &args.name)?;
+    let view = view_of_name(&args.store, &args.name)?;
     print_view(&view, args.json)
 }
 

@@ -132,7 +132,12 @@ pub(super) fn table(views: &[KeyView]) -> Table {
 
 /// SHA-256 of the public half, in hex.
 pub(super) fn spki_sha256(meta: &KeyMeta) -> String {
-    let hash = digest::digest(&digest::SHA256, &meta.info.spki);
+    sha256(&meta.info.spki)
+}
+
+/// A digest in hex.
+pub(in crate::commands) fn sha256(bytes: &[u8]) -> String {
+    let hash = digest::digest(&digest::SHA256, bytes);
     let digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
 }

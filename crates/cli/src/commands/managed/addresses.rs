@@ -13,9 +13,9 @@ use millrace_manager::api::TenantGrants;
 use millrace_manager::client::ManagerClient;
 use millrace_service::overview::NodeState;
 
-use super::tenant::{limits, path};
-use super::{client, coded, replace};
+use super::{limits, tenant_path};
 use crate::args::TenantAddressesArgs;
+use crate::manager_access::{client, to_exit_error};
 use crate::output::{self, Table, joined};
 
 /// Interval between two questions of `--watch`. A gateway that lost a node continues with the others in that time.
@@ -24,13 +24,13 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &TenantAddressesArgs) -> Result<()> {
     let client = client(&args.access)?;
     let source = match &args.name {
-        Some(name) => format!("{}/grants", path(name)),
+        Some(name) => format!("{}/grants", tenant_path(name)),
         None => "/v1/grants/self".to_owned(),
     };
     if let Some(file) = &args.watch {
         return watch(&client, &source, file);
     }
-    let grants: TenantGrants = client.get(&source).map_err(coded)?;
+    let grants: TenantGrants = client.get(&source).map_err(to_exit_error)?;
     if args.json.json {
         return output::print_json(&grants);
     }
@@ -75,14 +75,14 @@ fn pool_file(grants: &TenantGrants) -> String {
 
 /// Keeps `file` up to date. Returns only with an error of the first question: later ones are printed, and retried.
 fn watch(client: &ManagerClient, source: &str, file: &Path) -> Result<()> {
-    let first: TenantGrants = client.get(source).map_err(coded)?;
+    let first: TenantGrants = client.get(source).map_err(to_exit_error)?;
     let mut written = String::new();
     let mut grants = Some(first);
     loop {
         let text = grants.take().map(|grants| pool_file(&grants));
         // An empty answer would take the last node from a gateway that still works.
         if let Some(text) = text.filter(|text| !text.is_empty() && *text != written) {
-            replace(file, &text)?;
+            output::replace(file, &text)?;
             eprintln!("{} is written", file.display());
             written = text;
         }

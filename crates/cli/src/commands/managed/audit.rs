@@ -9,15 +9,17 @@ use millrace_manager::model::audit::{AuditEntry, AuditHead, AuditVerifier};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{client, coded, print_list};
+use super::print_list;
 use crate::args::AuditArgs;
+use crate::manager_access::{client, to_exit_error};
 use crate::output::{self, Table};
 
 pub(crate) fn run(args: &AuditArgs) -> Result<()> {
     let client = client(&args.access)?;
     // Before the entries: one that is written while they are read is beyond the head.
-    let head: AuditHead = client.get("/v1/audit/head").map_err(coded)?;
-    let mut entries: Vec<AuditEntry> = client.list("/v1/audit?limit=1000").map_err(coded)?;
+    let head: AuditHead = client.get("/v1/audit/head").map_err(to_exit_error)?;
+    let mut entries: Vec<AuditEntry> =
+        client.list("/v1/audit?limit=1000").map_err(to_exit_error)?;
     entries.retain(|entry| entry.seq <= head.seq);
     if args.verify {
         let mut verifier = AuditVerifier::default();

@@ -3,98 +3,43 @@
 
 //! `millrace node`: runs a node of a managed pool ([`millrace_manager::managed_node`]), or looks after the nodes.
 
-use std::fs;
-
-use anyhow::{Error, Result};
-use millrace_engine::Engine;
+use anyhow::Result;
 use millrace_manager::api::NodeView;
-use millrace_manager::client::{Condition, ManagerClient, Write, escaped};
-use millrace_manager::managed_node::{
-    ManagedNode, ManagedNodeError, NodeFolder, NodeProfile, capacity,
-};
+use millrace_manager::client::{Condition, Write, escaped};
 use millrace_manager::model::name::NodeName;
-use millrace_server::config::NodeConfig;
 
-use super::{access, client, coded, print_list};
-use crate::args::{ListArgs, NodeArgs, NodeCommand, NodeNameArgs, NodeRunArgs};
-use crate::commands::up;
-use crate::exit::{ContextCode, Failure, fail};
+use super::changes::{keys_of, print_losses};
+use super::print_list;
+use crate::args::{ListArgs, NodeChangeArgs, NodeCommand, NodeNameArgs, NodeRunArgs};
+use crate::manager_access::{client, to_exit_error};
 use crate::output::{Table, joined, or};
-use crate::progress;
+use crate::processes::member;
+use crate::processes::node::{self, Managers};
 use crate::settings::Settings;
 
-pub(crate) fn run(args: &NodeArgs) -> Result<()> {
-    match &args.command {
-        None => run_node(&args.run),
-        Some(NodeCommand::Run(args)) => run_node(args),
-        Some(NodeCommand::List(args)) => list(args),
-        Some(NodeCommand::Drain(args)) => act(args, "drain", "moves its tenants to other nodes"),
-        Some(NodeCommand::Undrain(args)) => act(args, "undrain", "takes tenants again"),
-        Some(NodeCommand::Readmit(args)) => act(args, "readmit", "may register again"),
-        Some(NodeCommand::Remove(args)) => remove(args),
+pub(crate) fn run(command: &NodeCommand) -> Result<()> {
+    match command {
+        NodeCommand::Run(args) => run_node(args),
+        NodeCommand::List(args) => list(args),
+        NodeCommand::Drain(args) => drain(args),
+        NodeCommand::Undrain(args) => act(args, "undrain", "takes tenants again"),
+        NodeCommand::Remove(args) => remove(args),
+        NodeCommand::Readmit(args) => act(args, "readmit", "may register again"),
     }
 }
 
 fn run_node(args: &NodeRunArgs) -> Result<()> {
     if args.up.check {
-        access(&args.access)?;
-        return up::check(&args.up);
+        let settings = Settings::for_member(args)?;
+        member::check(&settings.node, &settings.node.manager)?;
+        return node::check(&settings, &args.up);
     }
-    up::serve_as(&args.up, Some(args), None)
-}
-
-/// Reads the access, takes the lock of the state folder and measures the capacity. `engine` makes an engine as the
-/// node's, for the measurement.
-///
-/// # Errors
-/// The access file or the state folder cannot be used, or the measurement fails.
-pub(crate) fn prepare(
-    args: &NodeRunArgs,
-    settings: &Settings,
-    engine: impl Fn() -> Result<Engine>,
-) -> Result<ManagedNode> {
-    let node = &settings.node;
-    let name: NodeName = node.name.parse().or_fail(Failure::Usage, || "--name".to_owned())?;
-    let client = ManagerClient::new(&access(&args.access)?).map_err(coded)?;
-    let folder = node.store.directory.with_file_name("node");
-    let folder = NodeFolder::lock(&folder).map_err(coded_of_folder)?;
-    let workers = node.engine.workers;
-    let measure = || -> Result<_, ManagedNodeError> {
-        let engine = || engine().map_err(Into::into);
-        let measured =
-            progress::while_doing("measuring the capacity", || capacity::measure(workers, engine));
-        Ok(measured?)
-    };
-    let capacity = match args.capacity.as_slice() {
-        [] => folder.capacity(&machine(node, workers), measure).map_err(coded_of_folder)?,
-        given => given.iter().map(|row| (row.class, row.ops)).collect(),
-    };
-    let profile = NodeProfile {
-        name,
-        addresses: args.advertise.iter().map(|text| text.replacen("tcp:", "tcp://", 1)).collect(),
-        zone: args.zone.clone(),
-        capacity,
-    };
-    Ok(ManagedNode::new(client, folder, profile))
-}
-
-fn coded_of_folder(error: ManagedNodeError) -> Error {
-    match error {
-        ManagedNodeError::Locked(_) => fail(Failure::Usage, error.to_string()),
-        other => Error::new(other),
-    }
-}
-
-/// Facts on which a measurement of the capacity depends, in one line.
-fn machine(node: &NodeConfig, workers: usize) -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
-    let model = model.unwrap_or_default().trim_start_matches([' ', '\t', ':']);
-    format!("{} | {model} | {workers} workers | {:?}", env!("CARGO_PKG_VERSION"), node.backends)
+    let args = args.clone();
+    node::serve(move || Settings::for_member(&args), &Managers::Elsewhere)
 }
 
 fn list(args: &ListArgs) -> Result<()> {
-    let nodes: Vec<NodeView> = client(&args.access)?.list("/v1/nodes").map_err(coded)?;
+    let nodes: Vec<NodeView> = client(&args.access)?.list("/v1/nodes").map_err(to_exit_error)?;
     if args.json.json {
         return print_list(nodes);
     }
@@ -118,21 +63,42 @@ fn percent(ppm: u64) -> String {
     format!("{} %", ppm / 10_000)
 }
 
-fn path(args: &NodeNameArgs) -> String {
-    format!("/v1/nodes/{}", escaped(args.name.as_str()))
+fn path(name: &NodeName) -> String {
+    format!("/v1/nodes/{}", escaped(name.as_str()))
+}
+
+fn drain(args: &NodeChangeArgs) -> Result<()> {
+    if args.plan.dry_run {
+        let view = view(&args.node)?;
+        let done = format!("move these tenants from {} to other nodes", view.name);
+        return print_losses(&done, view.tenants.iter().map(ToString::to_string));
+    }
+    act(&args.node, "drain", "moves its tenants to other nodes")
 }
 
 fn act(args: &NodeNameArgs, what: &str, meaning: &str) -> Result<()> {
     let client = client(&args.access)?;
-    let to = format!("{}/{what}", path(args));
-    client.write::<()>(Write::Post, &to, Condition::None, &()).map_err(coded)?;
+    let to = format!("{}/{what}", path(&args.name));
+    client.write::<()>(Write::Post, &to, Condition::None, &()).map_err(to_exit_error)?;
     eprintln!("node {} {meaning}", args.name);
     Ok(())
 }
 
-fn remove(args: &NodeNameArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    client.write::<()>(Write::Delete, &path(args), Condition::None, &()).map_err(coded)?;
-    eprintln!("node {} is removed: it loses its slices and keys", args.name);
+fn remove(args: &NodeChangeArgs) -> Result<()> {
+    let NodeNameArgs { name, access } = &args.node;
+    let client = client(access)?;
+    if args.plan.dry_run {
+        let view = view(&args.node)?;
+        let keys = keys_of(&client, |tenant| view.tenants.contains(tenant))?;
+        let slices = view.tenants.iter().map(|tenant| format!("slice of tenant {tenant}"));
+        let keys = keys.iter().map(|key| format!("key {}", key.name));
+        return print_losses(&format!("remove node {name}"), slices.chain(keys));
+    }
+    client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(to_exit_error)?;
+    eprintln!("node {name} is removed: it loses its slices and keys");
     Ok(())
+}
+
+fn view(args: &NodeNameArgs) -> Result<NodeView> {
+    client(&args.access)?.get(&path(&args.name)).map_err(to_exit_error)
 }

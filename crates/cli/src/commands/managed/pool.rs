@@ -6,8 +6,9 @@
 use anyhow::Result;
 use millrace_service::overview::{BackendState, NodeRow, Overview};
 
-use super::{client, coded, pool_key};
+use super::pool_key;
 use crate::args::{ListArgs, PoolCommand};
+use crate::manager_access::{client, to_exit_error};
 use crate::output::{self, Table, joined, or};
 use crate::page::facts;
 
@@ -19,7 +20,7 @@ pub(crate) fn run(command: &PoolCommand) -> Result<()> {
 }
 
 fn status(args: &ListArgs) -> Result<()> {
-    let overview: Overview = client(&args.access)?.get("/v1/state").map_err(coded)?;
+    let overview: Overview = client(&args.access)?.get("/v1/state").map_err(to_exit_error)?;
     if args.json.json {
         return output::print_json(&overview);
     }

@@ -7,18 +7,20 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use millrace_manager::api::{KeyView, NewKey};
-use millrace_manager::client::{Condition, Write, escaped};
-use millrace_operation::stub::Stub;
-use millrace_operation::{Hash, OperationKind};
+use millrace_manager::client::{Condition, ManagerClient, Write, escaped};
+use millrace_operation::{Hash, KeyInfo, OperationKind};
 use millrace_service::store::pem::read_private_key;
 use zeroize::Zeroize;
 
-use super::{client, coded};
+use super::changes::{print_changes, print_losses};
 use crate::args::{
     ListArgs, PoolKeyCommand, PoolKeyImportArgs, PoolKeyRemoveArgs, PoolKeyStubArgs,
 };
+use crate::backends::check_key;
+use crate::commands::key::view::sha256;
 use crate::commands::key::{import, put_stub};
 use crate::exit::{ContextCode, Failure, fail};
+use crate::manager_access::{client, to_exit_error};
 use crate::output::{self, Table, date, joined};
 
 pub(super) fn run(command: &PoolKeyCommand) -> Result<()> {
@@ -40,7 +42,7 @@ fn give(args: &PoolKeyImportArgs) -> Result<()> {
     let refused = || format!("the key in {} was refused", import::describe(&args.file));
     // A wrong file is reported before anything of it leaves this machine.
     let key = read_private_key(&pem).or_fail(Failure::KeyRefused, refused)?;
-    import::check(&key).or_fail(Failure::KeyRefused, refused)?;
+    let info = check_key(&key).or_fail(Failure::KeyRefused, refused)?;
     let text = std::str::from_utf8(&pem).or_fail(Failure::KeyRefused, refused)?;
     let new = NewKey {
         private_key: text.to_owned(),
@@ -49,9 +51,12 @@ fn give(args: &PoolKeyImportArgs) -> Result<()> {
         hashes: names(&args.hashes, Hash::name),
     };
     pem.zeroize();
+    if args.plan.dry_run {
+        return would_give(&client, args, &new, &info);
+    }
     let condition = if args.replace { Condition::None } else { Condition::Absent };
     let made: KeyView =
-        client.write(Write::Put, &path(&args.name), condition, &new).map_err(coded)?;
+        client.write(Write::Put, &path(&args.name), condition, &new).map_err(to_exit_error)?;
     if args.json.json {
         return output::print_json(&made);
     }
@@ -68,12 +73,51 @@ fn give(args: &PoolKeyImportArgs) -> Result<()> {
     Ok(())
 }
 
+/// Says what the pool would have then. Values that no option names stay, as in the managers.
+fn would_give(
+    client: &ManagerClient,
+    args: &PoolKeyImportArgs,
+    new: &NewKey,
+    info: &KeyInfo,
+) -> Result<()> {
+    let name = &args.name;
+    let public = sha256(&info.spki);
+    let found: Vec<KeyView> = client.list("/v1/keys").map_err(to_exit_error)?;
+    let Some(present) = found.iter().find(|key| key.name == *name) else {
+        let done = format!("import {name} ({}) for {}", info.key_type, joined(&new.tenants, ""));
+        return print_losses(&done, []);
+    };
+    if !args.replace {
+        let message = format!("there is a key {name} already: replace it with --replace");
+        return Err(fail(Failure::KeyName, message));
+    }
+    let tenants = if new.tenants.is_empty() { &present.tenants } else { &new.tenants };
+    let kept = |new: &[String], present: &[String]| {
+        joined(if new.is_empty() { present } else { new }, "all")
+    };
+    let before = [
+        ("type", present.key_type.clone()),
+        ("public half", present.public.clone()),
+        ("tenants", joined(&present.tenants, "none")),
+        ("operations", joined(&present.operations, "all")),
+        ("hashes", joined(&present.hashes, "all")),
+    ];
+    let after = [
+        ("type", info.key_type.to_string()),
+        ("public half", public),
+        ("tenants", joined(tenants, "none")),
+        ("operations", kept(&new.operations, &present.operations)),
+        ("hashes", kept(&new.hashes, &present.hashes)),
+    ];
+    print_changes(format!("key {name}"), &before, &after)
+}
+
 fn names<T: Copy>(values: &[T], name: fn(T) -> &'static str) -> Vec<String> {
     values.iter().map(|value| name(*value).to_owned()).collect()
 }
 
 fn list(args: &ListArgs) -> Result<()> {
-    let keys: Vec<KeyView> = client(&args.access)?.list("/v1/keys").map_err(coded)?;
+    let keys: Vec<KeyView> = client(&args.access)?.list("/v1/keys").map_err(to_exit_error)?;
     if args.json.json {
         return output::print_json(&keys);
     }
@@ -91,7 +135,7 @@ fn list(args: &ListArgs) -> Result<()> {
 }
 
 fn stub(args: &PoolKeyStubArgs) -> Result<()> {
-    let key: KeyView = client(&args.access)?.get(&path(&args.name)).map_err(coded)?;
+    let key: KeyView = client(&args.access)?.get(&path(&args.name)).map_err(to_exit_error)?;
     let spki = STANDARD.decode(&key.spki).context("the manager's answer has no public half")?;
     let stub = Stub::new(key.name.as_str(), &spki);
     let unnamed = || format!("{} cannot be named by a stub", key.name);
@@ -100,15 +144,25 @@ fn stub(args: &PoolKeyStubArgs) -> Result<()> {
 }
 
 fn remove(args: &PoolKeyRemoveArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    let name = &args.name;
-    if args.former {
+    let PoolKeyRemoveArgs { name, former, plan, access } = args;
+    let client = client(access)?;
+    if plan.dry_run {
+        let key: KeyView = client.get(&path(name)).map_err(to_exit_error)?;
+        let versions = format!("{} former versions", key.former);
+        if *former {
+            return print_losses(&format!("remove {versions} of {name}"), []);
+        }
+        let tenants = key.tenants.iter().map(|tenant| format!("use by tenant {tenant}"));
+        return print_losses(&format!("remove {name} and {versions}"), tenants);
+    }
+    if *former {
         let path = format!("{}/forget-former", path(name));
-        let _: KeyView = client.write(Write::Post, &path, Condition::None, &()).map_err(coded)?;
+        let _: KeyView =
+            client.write(Write::Post, &path, Condition::None, &()).map_err(to_exit_error)?;
         eprintln!("the former versions of {name} end with the nodes' next heartbeats");
         return Ok(());
     }
-    client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(coded)?;
+    client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(to_exit_error)?;
     eprintln!("{name} is removed: nodes delete it with their next heartbeat");
     Ok(())
 }

@@ -1,19 +1,24 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace tenant` and `millrace quota`.
+//! `millrace tenant`.
 
-use anyhow::Result;
-use millrace_manager::api::{Code, TenantGrants};
-use millrace_manager::client::{ClientError, Condition, ManagerClient, Write, escaped};
+use anyhow::{Error, Result};
+use millrace_manager::api::TenantGrants;
+use millrace_manager::api::problem::Code;
+use millrace_manager::client::{ClientError, Condition, ManagerClient, Write};
+use millrace_manager::model::name::TenantName;
 use millrace_manager::model::tenant::{Quota, Tenant};
 use millrace_service::rates::Rate;
 
-use super::{addresses, client, coded, print_list};
+use super::changes::{keys_of, parts, print_changes, print_losses};
+use super::{addresses, limits, print_list, tenant_path};
 use crate::args::{
-    ListArgs, OnOff, QuotaCommand, QuotaSetArgs, QuotaValues, TenantCommand, TenantCreateArgs,
-    TenantNameArgs, TenantPlaceArgs, TenantSetArgs, TenantShowArgs, TenantValues,
+    AccessArgs, DryRunArg, JsonArg, ListArgs, OnOff, QuotaValues, TenantCommand, TenantCreateArgs,
+    TenantPlaceArgs, TenantRemoveArgs, TenantSetArgs, TenantShowArgs, TenantValues,
 };
+use crate::exit::{Failure, fail};
+use crate::manager_access::{client, to_exit_error};
 use crate::output::{self, Table, joined};
 use crate::page::facts;
 
@@ -29,44 +34,30 @@ pub(crate) fn run(command: &TenantCommand) -> Result<()> {
     }
 }
 
-pub(crate) fn run_quota(command: &QuotaCommand) -> Result<()> {
-    match command {
-        QuotaCommand::Set(args) => set_quota(args),
-    }
-}
-
-/// The path of a tenant.
-pub(super) fn path(name: &impl std::fmt::Display) -> String {
-    format!("/v1/tenants/{}", escaped(&name.to_string()))
-}
-
 fn create(args: &TenantCreateArgs) -> Result<()> {
     let client = client(&args.access)?;
     let mut tenant = Tenant::new(args.name.clone());
     apply(&mut tenant, &args.values);
-    let made = client.write(Write::Put, &path(&args.name), Condition::Absent, &tenant);
-    finish(&made.map_err(coded)?, args.json.json, "made")
+    let made = client.write(Write::Put, &tenant_path(&args.name), Condition::Absent, &tenant);
+    finish(&made.map_err(to_exit_error)?, args.json.json, "made")
 }
 
 fn set(args: &TenantSetArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    change(&client, &args.name, args.json.json, |tenant| {
+    if args.changes_nothing() {
+        return Err(names_no_change("tenant set"));
+    }
+    change(&args.name, &args.access, args.plan, args.json, |tenant| {
         apply(tenant, &args.values);
         tenant.identities.extend(args.add_identity.iter().cloned());
         tenant.identities.retain(|identity| !args.remove_identity.contains(identity));
     })
 }
 
-fn set_quota(args: &QuotaSetArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    change(&client, &args.name, args.json.json, |tenant| {
-        apply_quota(&mut tenant.quota, &args.quota)
-    })
-}
-
 fn place(args: &TenantPlaceArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    change(&client, &args.name, args.json.json, |tenant| {
+    if args.changes_nothing() {
+        return Err(names_no_change("tenant place"));
+    }
+    change(&args.name, &args.access, args.plan, args.json, |tenant| {
         let placement = &mut tenant.placement;
         placement.spread = args.spread.unwrap_or(placement.spread);
         placement.over_commit = args.over_commit.map_or(placement.over_commit, OnOff::is_on);
@@ -79,33 +70,52 @@ fn place(args: &TenantPlaceArgs) -> Result<()> {
     })
 }
 
+fn names_no_change(command: &str) -> Error {
+    let message =
+        format!("no value is named: `millrace {command} --help` lists those that can change");
+    fail(Failure::Usage, message)
+}
+
 /// Tries of a change that another writer overtakes.
 const TRIES: u32 = 3;
 
 /// Reads a tenant, changes it, and writes it; again if it was changed in between. A manager that is cut off from the
 /// store shows the tenant as it was: the manager that took the write and refused it is asked next.
 fn change(
-    client: &ManagerClient,
-    name: &impl std::fmt::Display,
-    json: bool,
+    name: &TenantName,
+    access: &AccessArgs,
+    plan: DryRunArg,
+    json: JsonArg,
     change: impl Fn(&mut Tenant),
 ) -> Result<()> {
+    let client = client(access)?;
     let mut tries = 0;
     loop {
         tries += 1;
-        let found = client.get_revised::<Tenant>(&path(name)).map_err(coded)?;
-        let mut tenant = found.value;
+        let found = client.get_revised::<Tenant>(&tenant_path(name)).map_err(to_exit_error)?;
+        let mut tenant = found.value.clone();
         change(&mut tenant);
+        if plan.dry_run && json.json {
+            return output::print_json(&tenant);
+        }
+        if tenant == found.value {
+            eprintln!("nothing to change: tenant {name} has these values already");
+            return if json.json { output::print_json(&tenant) } else { Ok(()) };
+        }
+        if plan.dry_run {
+            let record = format!("tenant {name}");
+            return print_changes(record, &parts(&found.value), &parts(&tenant));
+        }
         let condition = found.etag.as_deref().map_or(Condition::None, Condition::Matches);
-        let changed = client.write(Write::Put, &path(name), condition, &tenant);
-        let overtaken = |error: &ClientError| {
-            error.problem().is_some_and(|problem| problem.code == Code::Changed)
-        };
-        match changed {
-            Err(error) if tries < TRIES && overtaken(&error) => {}
-            changed => return finish(&changed.map_err(coded)?, json, "set"),
+        match client.write(Write::Put, &tenant_path(name), condition, &tenant) {
+            Err(error) if tries < TRIES && is_overtaken(&error) => {}
+            changed => return finish(&changed.map_err(to_exit_error)?, json.json, "set"),
         }
     }
+}
+
+fn is_overtaken(error: &ClientError) -> bool {
+    error.problem().is_some_and(|problem| problem.code == Code::Changed)
 }
 
 fn finish(tenant: &Tenant, json: bool, done: &str) -> Result<()> {
@@ -148,22 +158,8 @@ fn apply_quota(quota: &mut Quota, values: &QuotaValues) {
     }
 }
 
-/// `5000 ops/s, rsa-2048 2000 ops/s`.
-pub(super) fn limits(quota: &Quota) -> String {
-    let mut words = Vec::new();
-    if !quota.ops.is_unlimited() {
-        words.push(format!("{} ops/s", quota.ops.per_second));
-    }
-    if !quota.bytes.is_unlimited() {
-        words.push(format!("{} bytes/s", quota.bytes.per_second));
-    }
-    let classes = quota.classes.iter().filter(|(_, rate)| !rate.is_unlimited());
-    words.extend(classes.map(|(class, rate)| format!("{class} {} ops/s", rate.per_second)));
-    joined(words, "no limit")
-}
-
 fn list(args: &ListArgs) -> Result<()> {
-    let tenants: Vec<Tenant> = client(&args.access)?.list("/v1/tenants").map_err(coded)?;
+    let tenants: Vec<Tenant> = client(&args.access)?.list("/v1/tenants").map_err(to_exit_error)?;
     if args.json.json {
         return print_list(tenants);
     }
@@ -181,12 +177,12 @@ fn list(args: &ListArgs) -> Result<()> {
 
 fn show(args: &TenantShowArgs) -> Result<()> {
     let client = client(&args.access)?;
-    let tenant: Tenant = client.get(&path(&args.name)).map_err(coded)?;
+    let tenant: Tenant = client.get(&tenant_path(&args.name)).map_err(to_exit_error)?;
     if args.json.json {
         return output::print_json(&tenant);
     }
     let grants: TenantGrants =
-        client.get(&format!("{}/grants", path(&args.name))).map_err(coded)?;
+        client.get(&format!("{}/grants", tenant_path(&args.name))).map_err(to_exit_error)?;
     output::print(&facts(&[
         ("tenant", tenant.name.to_string()),
         ("quota", limits(&tenant.quota)),
@@ -198,11 +194,34 @@ fn show(args: &TenantShowArgs) -> Result<()> {
     addresses::table(&grants).print()
 }
 
-fn remove(args: &TenantNameArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    client.write::<()>(Write::Delete, &path(&args.name), Condition::None, &()).map_err(coded)?;
-    eprintln!("tenant {} is removed", args.name);
+fn remove(args: &TenantRemoveArgs) -> Result<()> {
+    let TenantRemoveArgs { name, plan, access } = args;
+    let client = client(access)?;
+    if plan.dry_run {
+        return would_remove(&client, name);
+    }
+    client
+        .write::<()>(Write::Delete, &tenant_path(name), Condition::None, &())
+        .map_err(to_exit_error)?;
+    eprintln!("tenant {name} is removed");
     Ok(())
+}
+
+/// Says which slices end, or for which keys the managers would refuse.
+fn would_remove(client: &ManagerClient, name: &TenantName) -> Result<()> {
+    let grants: TenantGrants =
+        client.get(&format!("{}/grants", tenant_path(name))).map_err(to_exit_error)?;
+    let keys = keys_of(client, |tenant| tenant == name)?;
+    if !keys.is_empty() {
+        let message = format!(
+            "tenant {name} cannot be removed while it has keys: {}",
+            joined(keys.iter().map(|key| &key.name), "")
+        );
+        return Err(fail(Failure::KeyName, message));
+    }
+    let slices = grants.nodes.iter();
+    let slices = slices.map(|row| format!("slice at {}: {}", row.node, limits(&row.slice)));
+    print_losses(&format!("remove tenant {name}"), slices)
 }
 
 #[cfg(test)]

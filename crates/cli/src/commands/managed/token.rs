@@ -9,8 +9,11 @@ use millrace_manager::client::{Access, Condition, Write, escaped};
 use millrace_manager::model::principal::Role;
 use zeroize::Zeroizing;
 
-use super::{access, client, coded, print_list};
-use crate::args::{ListArgs, TokenCommand, TokenCreateArgs, TokenNameArgs};
+use super::changes::print_losses;
+use super::print_list;
+use crate::args::{ListArgs, TokenCommand, TokenCreateArgs, TokenRemoveArgs};
+use crate::exit::{Failure, fail};
+use crate::manager_access::{access, client, to_exit_error};
 use crate::output::{self, Table, date, or};
 
 pub(crate) fn run(command: &TokenCommand) -> Result<()> {
@@ -30,10 +33,11 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
     let wanted = NewToken {
         role: args.role.into(),
         identity: args.identity.clone(),
-        valid_s: args.valid_s(),
+        valid_s: args.lifetime.map(|lifetime| lifetime.as_secs()),
     };
-    let made: Token =
-        client.write(Write::Put, &path(&args.name), Condition::Absent, &wanted).map_err(coded)?;
+    let made: Token = client
+        .write(Write::Put, &path(&args.name), Condition::Absent, &wanted)
+        .map_err(to_exit_error)?;
     if let Some(file) = &args.output {
         let given = Access {
             token: made.token.map(|token| Zeroizing::new(token).into()),
@@ -62,29 +66,43 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
 }
 
 fn list(args: &ListArgs) -> Result<()> {
-    let principals: Vec<PrincipalView> = client(&args.access)?.list("/v1/tokens").map_err(coded)?;
+    let principals: Vec<PrincipalView> =
+        client(&args.access)?.list("/v1/tokens").map_err(to_exit_error)?;
     if args.json.json {
         return print_list(principals);
     }
-    let role = |role| match role {
-        Role::Admin => "admin",
-        Role::Operator => "operator",
-        Role::Viewer => "viewer",
-        Role::Node => "node",
-    };
     #[rustfmt::skip]
     let table = Table::of(&principals, &[
         ("name", &|row| row.name.to_string()),
-        ("role", &|row| role(row.role).to_owned()),
+        ("role", &|row| role_name(row.role).to_owned()),
         ("proves itself by", &|row| or(row.identity.as_ref(), "token")),
         ("expires", &|row| or(row.expires_ms.map(|ms| date(ms / 1000)), "never")),
     ]);
     table.print()
 }
 
-fn remove(args: &TokenNameArgs) -> Result<()> {
-    let client = client(&args.access)?;
-    client.write::<()>(Write::Delete, &path(&args.name), Condition::None, &()).map_err(coded)?;
-    eprintln!("{} has no access any more", args.name);
+fn remove(args: &TokenRemoveArgs) -> Result<()> {
+    let TokenRemoveArgs { name, plan, access } = args;
+    let client = client(access)?;
+    if plan.dry_run {
+        let principals: Vec<PrincipalView> = client.list("/v1/tokens").map_err(to_exit_error)?;
+        let Some(found) = principals.into_iter().find(|row| row.name == *name) else {
+            return Err(fail(Failure::KeyName, format!("there is no principal {name}")));
+        };
+        let proof = found.identity.unwrap_or_else(|| "its token".to_owned());
+        let role = format!("role {} of {proof}", role_name(found.role));
+        return print_losses(&format!("remove {name}"), [role]);
+    }
+    client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(to_exit_error)?;
+    eprintln!("{name} has no access any more");
     Ok(())
+}
+
+const fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Admin => "admin",
+        Role::Operator => "operator",
+        Role::Viewer => "viewer",
+        Role::Node => "node",
+    }
 }

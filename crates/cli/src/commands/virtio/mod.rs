@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use millrace_client::{Pool, PoolConfig, ReportSource, TlsConfig};
 use millrace_engine::{Engine, EngineConfig};
-use millrace_server::config::{NodeConfig, Pin};
+use millrace_server::config::{LogFormat, NodeConfig, Pin};
 use millrace_service::Service;
 use millrace_service::settings::Settings;
 use millrace_service::store::{KekSource, KeyStore};
@@ -38,11 +38,11 @@ use crate::args::{
     VirtioThrottleArgs,
 };
 use crate::backends;
-use crate::commands::up;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::harden;
 use crate::output;
 use crate::placement;
+use crate::processes::log::start_log;
 use crate::service_manager;
 
 /// Interval of checks whether the last machine has disconnected.
@@ -117,8 +117,8 @@ fn settings(args: &VirtioRunArgs) -> Result<Vec<SocketSettings>> {
 
 /// Holds the sockets, and runs the process with the devices again when it ends.
 fn serve(args: &VirtioRunArgs) -> Result<()> {
-    up::start_log(&args.log, false)?;
-    harden::process(false)?;
+    start_log(&args.log, LogFormat::Text)?;
+    harden::process()?;
     nodes(args)?;
     let handed = match env::var_os(HANDOVER) {
         Some(_) => Some(HandedState::receive().context("taking over from the former program")?),
@@ -130,7 +130,7 @@ fn serve(args: &VirtioRunArgs) -> Result<()> {
         folder: folder(args),
         program: Box::new(device_program),
     };
-    let front = Front::start(settings, handed).map_err(coded)?;
+    let front = Front::start(settings, handed).map_err(to_exit_error)?;
     eprintln!("millrace virtio is up");
     for socket in front.sockets() {
         eprintln!("  device       {}", socket.display());
@@ -219,18 +219,21 @@ fn nodes(args: &VirtioRunArgs) -> Result<Option<PoolConfig>> {
 
 /// Runs the devices behind the sockets that the front process passed on.
 fn device(args: &VirtioRunArgs) -> Result<()> {
-    up::start_log(&args.log, false)?;
+    start_log(&args.log, LogFormat::Text)?;
     // Before any key arrives.
-    harden::process(false)?;
+    harden::process()?;
     let orders = DeviceOrders::receive()
         .context("`millrace virtio run` starts this command, with its sockets as standard input")?;
     let end = orders.end()?;
     let mut config = EngineConfig::default();
     config.workers = args.workers.map_or(config.workers, usize::from);
-    config.placement =
-        Some(placement::of(Pin::Auto, args.worker_priority.unwrap_or_default(), config.workers));
+    config.placement = Some(placement::for_workers(
+        Pin::Auto,
+        args.worker_priority.unwrap_or_default(),
+        config.workers,
+    ));
     let qat = backends::qat_settings(NodeConfig::default().qat)?;
-    let engine = Engine::start(config, up::chosen(args.backends.as_deref(), &qat)?)
+    let engine = Engine::start(config, backends::chosen(args.backends.as_deref(), &qat)?)
         .context("starting the engine")?;
     // The threads of the rings inherit it: a lone request does not wait for the scheduler slices of another's flood.
     placement::run_promptly();
@@ -280,7 +283,7 @@ fn pools(service: Service, nodes: Option<Pool>) -> TargetOpener {
 }
 
 /// A socket that the command line names wrongly is a usage error.
-fn coded(error: ListenError) -> anyhow::Error {
+fn to_exit_error(error: ListenError) -> anyhow::Error {
     match error {
         ListenError::NotASocket(_) => fail(Failure::Usage, error.to_string()),
         ListenError::InUse(_) | ListenError::Io { .. } => error.into(),

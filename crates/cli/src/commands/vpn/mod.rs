@@ -73,7 +73,7 @@ fn folders(args: &VpnFoldersArgs) -> Folders {
 }
 
 /// Problems of the declaration or the host are usage errors.
-fn coded(error: ApplyError) -> anyhow::Error {
+fn to_exit_error(error: ApplyError) -> anyhow::Error {
     match error {
         ApplyError::Problems(LinkProblems(_)) => fail(Failure::Usage, error.to_string()),
         other => other.into(),
@@ -87,7 +87,7 @@ fn read(path: &Path) -> Result<String> {
 
 fn check(args: &VpnLinkArgs) -> Result<Checked> {
     let text = read(&args.link)?;
-    apply::check(&text, args.end.map(Into::into), &folders(&args.folders)).map_err(coded)
+    apply::check(&text, args.end.map(Into::into), &folders(&args.folders)).map_err(to_exit_error)
 }
 
 fn plan(args: &VpnPlanArgs) -> Result<()> {
@@ -123,7 +123,7 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
         return Err(fail(Failure::Failed, message));
     };
     let side = applied.layout.side;
-    let checked = apply::check_former(&link.name, to, side, &folders).map_err(coded)?;
+    let checked = apply::check_former(&link.name, to, side, &folders).map_err(to_exit_error)?;
     raise(&checked, &link.folders, false, None, false)
 }
 
@@ -137,7 +137,7 @@ fn raise(
 ) -> Result<()> {
     let folders = folders(args);
     let name = &checked.plan.layout.name;
-    let raised = apply::up(checked, &folders, force, confirm_within).map_err(coded)?;
+    let raised = apply::up(checked, &folders, force, confirm_within).map_err(to_exit_error)?;
     if !raised.is_supervised {
         start_supervisor(name, args, &folders)?;
     }

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  STATE/manager/   as for `millrace manager`, and pool.db
-//!  STATE/node/      as for `millrace node`, and the access of this node
+//!  STATE/node/      as for `millrace node run`, and the access of this node
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -17,32 +17,33 @@ use anyhow::{Context, Result, anyhow};
 use millrace_manager::api;
 use millrace_manager::client::Access;
 use millrace_manager::managed_node::make_folder;
-use millrace_manager::model::command::Command;
-use millrace_manager::model::core::Actor;
-use millrace_manager::model::name::PrincipalName;
-use millrace_manager::model::principal::{Credential, Principal, Role, TokenHash};
+use millrace_manager::model::{
+    Actor, Command, Credential, Principal, PrincipalName, Role, TokenHash,
+};
+use millrace_server::NodeConfig;
+use millrace_server::config::MembershipConfig;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::error;
 
 use super::manager::Running;
-use crate::args::{AccessArgs, InsideManagerArgs, ManagerArgs, NodeRunArgs, UpArgs};
+use crate::args::{InsideManagerArgs, ManagerArgs};
 use crate::exit::{ContextCode, Failure, fail};
-use crate::settings::Settings;
+use crate::manager_access::admin_access;
 
 /// The actor of what this process does by itself, in the audit log.
 const ACTOR: Actor<'_> = Actor { name: "this machine", role: Role::Admin };
 
 /// A manager that does not answer yet.
-pub(crate) struct InsideManager {
+pub(super) struct InsideManager {
     running: Running,
     access: PathBuf,
 }
 
 impl InsideManager {
     /// Opens the pool's records, and gives the node its access.
-    pub(crate) fn prepare(args: &InsideManagerArgs, settings: &Settings) -> Result<Self> {
-        let keys = &settings.node.store.directory;
+    pub(super) fn prepare(args: &InsideManagerArgs, node: &NodeConfig) -> Result<Self> {
+        let keys = &node.store.directory;
         let state =
             keys.parent().ok_or_else(|| anyhow!("{} has no folder above it", keys.display()))?;
         let running = Running::prepare(&ManagerArgs {
@@ -56,23 +57,17 @@ impl InsideManager {
             log: None,
         })?;
         let access = state.join("node/access");
-        give_access(&running, &settings.node.name, &access)?;
+        give_access(&running, &node.name, &access)?;
         Ok(Self { running, access })
     }
 
-    /// Arguments with which the node joins.
-    pub(crate) fn node_args(&self, up: &UpArgs) -> NodeRunArgs {
-        NodeRunArgs {
-            up: up.clone(),
-            access: AccessArgs { access: Some(self.access.clone()), manager: Vec::new() },
-            advertise: Vec::new(),
-            zone: None,
-            capacity: Vec::new(),
-        }
+    /// How the node joins.
+    pub(super) fn membership(&self) -> MembershipConfig {
+        MembershipConfig { access: Some(self.access.clone()), ..MembershipConfig::default() }
     }
 
     /// Starts to answer.
-    pub(crate) async fn start(self) -> Result<ServedManager> {
+    pub(super) async fn start(self) -> Result<ServedManager> {
         let running = Arc::new(self.running);
         let listener = running.listen().await?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -91,7 +86,7 @@ impl InsideManager {
 }
 
 /// A manager that answers.
-pub(crate) struct ServedManager {
+pub(super) struct ServedManager {
     running: Arc<Running>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
@@ -99,7 +94,7 @@ pub(crate) struct ServedManager {
 
 impl ServedManager {
     /// Ends it, after the node has left the pool.
-    pub(crate) async fn stop(self) {
+    pub(super) async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.served.await;
         let manager = self.running.manager.clone();
@@ -112,7 +107,7 @@ impl ServedManager {
 fn give_access(running: &Running, node: &str, path: &Path) -> Result<()> {
     let name: PrincipalName = node.parse().or_fail(Failure::Usage, || "--name".to_owned())?;
     let known = running.manager.view(|view| view.principals.contains_key(&name));
-    let admin = Access::read(&super::admin_access(running.state()))
+    let admin = Access::read(&admin_access(running.state()))
         .context("reading the administrator's access")?;
     if known && Access::read(path).is_ok_and(|access| access.managers == admin.managers) {
         return Ok(());
