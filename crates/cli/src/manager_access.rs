@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result};
-use millrace_manager::api::problem::Code;
+use millrace_manager::api::Code;
 use millrace_manager::client::access::AccessError;
 use millrace_manager::client::{Access, ClientError, ManagerClient};
 

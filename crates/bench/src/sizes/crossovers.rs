@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use millrace_hostfs::replace::replace_file;
 use millrace_kernel_crypto::crossovers::{self, Crossovers};
 use millrace_kernel_crypto::{BulkAlgorithm, BulkInterface};
-use millrace_hostfs::replace::replace_file;
 
 use super::results::SizesReport;
 use crate::error::BenchError;

@@ -17,11 +17,11 @@ use anyhow::{Context, Result, anyhow};
 use millrace_manager::api;
 use millrace_manager::client::Access;
 use millrace_manager::managed_node::make_folder;
-use millrace_manager::model::{
-    Actor, Command, Credential, Principal, PrincipalName, Role, TokenHash,
-};
-use millrace_server::NodeConfig;
-use millrace_server::config::MembershipConfig;
+use millrace_manager::model::command::Command;
+use millrace_manager::model::core::Actor;
+use millrace_manager::model::name::PrincipalName;
+use millrace_manager::model::principal::{Credential, Principal, Role, TokenHash};
+use millrace_server::config::{MembershipConfig, NodeConfig};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::error;

@@ -26,13 +26,15 @@ use millrace_manager::Manager;
 use millrace_manager::api::{self, ServerTls};
 use millrace_manager::client::Access;
 use millrace_manager::managed_node::make_folder;
-use millrace_manager::model::{Actor, Command, Credential, LeaseTimes, Principal, Role, TokenHash};
+use millrace_manager::model::command::Command;
+use millrace_manager::model::core::{Actor, LeaseTimes};
+use millrace_manager::model::principal::{Credential, Principal, Role, TokenHash};
 use millrace_manager::store;
 use millrace_manager::vault::Vault;
 use millrace_server::config::TlsFiles;
 use millrace_server::tls::{ensure_authority, issue_node_certificate, revocation_list};
 use millrace_service::grant::{GrantKeys, GrantSigner};
-use millrace_service::store::write_private;
+use millrace_service::store::{IfExists, write_private};
 use rustix::system::uname;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -174,7 +176,7 @@ impl Running {
         let access =
             Access { managers: vec![self.url()], ca, token: Some(token.into()), certificate: None };
         // Before the principal: a token that is lost would lock everyone out.
-        access.write(&admin_access(&self.state), true)?;
+        access.write(&admin_access(&self.state))?;
         // Two managers may start at once on one store; only one creates the administrator.
         self.manager
             .execute(actor, &Command::SetPrincipal(principal), Some(0))
@@ -217,8 +219,10 @@ fn certificates(state: &Path, hosts: &BTreeSet<String>) -> Result<TlsFiles> {
     let names: Vec<String> = hosts.iter().cloned().collect();
     let issued =
         issue_node_certificate(&authority, &names).context("issuing the manager's certificate")?;
-    write_private(&files.key, issued.key.as_bytes(), true)
-        .and_then(|()| write_private(&files.certificate, issued.certificate.as_bytes(), true))
+    write_private(&files.key, issued.key.as_bytes(), IfExists::Replace)
+        .and_then(|()| {
+            write_private(&files.certificate, issued.certificate.as_bytes(), IfExists::Replace)
+        })
         .with_context(|| format!("writing into {}", folder.display()))?;
     Ok(files)
 }
@@ -230,7 +234,7 @@ fn signer(path: &Path) -> Result<GrantSigner> {
             .with_context(|| path.display().to_string()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (signer, pkcs8) = GrantSigner::generate()?;
-            write_private(path, &pkcs8, false)
+            write_private(path, &pkcs8, IfExists::Fail)
                 .with_context(|| format!("writing {}", path.display()))?;
             Ok(signer)
         }

@@ -12,8 +12,8 @@ use millrace_manager::managed_node::{
     ManagedNode, ManagedNodeError, NodeFolder, NodeProfile, capacity,
 };
 use millrace_manager::model::name::{NodeName, Zone};
-use millrace_server::NodeConfig;
 use millrace_server::config::MembershipConfig;
+use millrace_server::config::NodeConfig;
 
 use crate::exit::{ContextCode, Failure, fail};
 use crate::manager_access::{self, to_exit_error};

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use millrace_manager::api::{KeyView, NewKey};
 use millrace_manager::client::{Condition, ManagerClient, Write, escaped};
+use millrace_operation::stub::Stub;
 use millrace_operation::{Hash, KeyInfo, OperationKind};
 use millrace_service::store::pem::read_private_key;
 use zeroize::Zeroize;

@@ -4,8 +4,8 @@
 //! `millrace tenant`.
 
 use anyhow::{Error, Result};
+use millrace_manager::api::Code;
 use millrace_manager::api::TenantGrants;
-use millrace_manager::api::problem::Code;
 use millrace_manager::client::{ClientError, Condition, ManagerClient, Write};
 use millrace_manager::model::name::TenantName;
 use millrace_manager::model::tenant::{Quota, Tenant};

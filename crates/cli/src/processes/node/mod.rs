@@ -17,8 +17,7 @@ use millrace_manager::managed_node::ManagedNode;
 use millrace_operation::BackendKind;
 use millrace_server::config::NodeConfig;
 use millrace_server::listener::{Inherited, ListenError};
-use millrace_server::node::StartError;
-use millrace_server::{Node, NodeHandle};
+use millrace_server::{Node, NodeHandle, StartError};
 use millrace_service::store::{KekError, KeyStore, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
 

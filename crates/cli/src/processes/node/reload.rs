@@ -5,9 +5,8 @@
 
 use anyhow::Result;
 use millrace_engine::EngineConfig;
-use millrace_server::NodeHandle;
 use millrace_server::config::NodeConfig;
-use millrace_server::handle::ReloadReport;
+use millrace_server::{NodeHandle, ReloadReport};
 use millrace_service::keys::Reloaded;
 use tokio::signal::unix::Signal;
 
