@@ -3,9 +3,9 @@
 
 //! X25519 pairs that are made before they are needed.
 //!
-//! Eight pairs at once in the lanes of AVX-512 cost as much as two or three by AWS-LC. So a thread that needs a pair and
-//! has none left makes eight, uses one and keeps seven for the next handshakes. A processor without these lanes makes
-//! each pair when it is needed.
+//! Eight pairs at once in the lanes of AVX-512 cost as much as two or three by AWS-LC. So a thread that needs a pair
+//! and has none left makes eight, uses one and keeps seven for the next handshakes. A processor without these lanes
+//! makes each pair when it is needed.
 //!
 //! - A pair is used once: its place is wiped when it is taken.
 //! - It belongs to one thread of one process: a forked child has zeros in its place, which is no pair.
