@@ -14,7 +14,7 @@
 //!
 //! A virtual machine that is copied or restored from a snapshot has its kept pairs twice, until they are too old. Two
 //! handshakes may then have the same key share of the server. Their secrets differ by the client's share and the
-//! transcript. Whoever learns the scalar of such a pair within its second reads both.
+//! transcript. An attacker that learns the scalar of such a pair within its second reads both.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
