@@ -212,10 +212,10 @@ pub struct LeastGain {
 /// For a call or two of a handshake: AWS-LC computes whatever is cheaper that way.
 const CHEAPER: LeastGain = LeastGain { with_assembly: 100, without_assembly: 100 };
 
-/// For algorithms that every record passes through: AWS-LC has to be clearly faster. A libcrypto with assembly keeps its
-/// own, also where a busy machine distorts the measurement: AES-GCM with AVX-512 was 1.6 times as fast as OpenSSL 3.0 on
-/// a quiet core, and 2.2 times under other load. Where OpenSSL without assembly is slower, it costs 2 to 38 times as
-/// much.
+/// For algorithms that every record passes through: AWS-LC has to be clearly faster. A libcrypto with assembly keeps
+/// its own, also where a busy machine distorts the measurement: AES-GCM with AVX-512 was 1.6 times as fast as OpenSSL
+/// 3.0 on a quiet core, and 2.2 times under other load. Where OpenSSL without assembly is slower, it costs 2 to 38
+/// times as much.
 const CLEARLY_CHEAPER: LeastGain = LeastGain { with_assembly: 300, without_assembly: 150 };
 
 /// Keys of the application that sign in this process.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whole messages by the kernel's ciphers and hashes, where that was measured to pay. `ffi::local::bulk` puts the module
+//! Whole messages by the kernel's ciphers and hashes, where that was measured to pay. `ffi::local::bulk` puts them
 //! under OpenSSL, which does everything that the kernel does not.
 //!
 //! Nothing is measured in the application's process. Without a file of `millrace bench sizes --save-crossovers` for

@@ -97,9 +97,9 @@ fn nothing_is_computed_locally_unless_the_setting_names_it() {
     bench.write_config("some.cnf", prefer, "algorithms = none\nlocal = X25519,TLS13-KDF");
     assert_eq!(list("some.cnf").matches("@ millrace").count(), 3);
     let all = list("local.cnf");
-    // X25519 and its exchange, the KDF; two hybrids, and ML-KEM alone where OpenSSL has none, each twice; the keys
-    // that sign in this process: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it; four ciphers of
-    // records, and six digests.
+    // X25519 and its exchange, and the KDF. Two hybrids, and ML-KEM alone where OpenSSL has none, each twice. The keys
+    // that sign in this process: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it. Four
+    // ciphers of records, and six digests.
     let shares = if has_ml_kem(&bench) { 2 } else { 3 };
     let keys = 3 + 3 * usize::from(has_ml_dsa(&bench));
     assert_eq!(all.matches("@ millrace").count(), 3 + 2 * shares + keys + 4 + 6, "{all}");

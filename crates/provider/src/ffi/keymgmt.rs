@@ -207,8 +207,8 @@ unsafe extern "C" fn load<const A: usize, const ID: i32>(
             return None;
         }
         let place = reference.cast_mut().cast::<Ptr>();
-        // SAFETY: libcrypto passes the reference that this provider's decoder or store gave it: the address of a pointer
-        // to a key object. Only they give references, and the size is right.
+        // SAFETY: libcrypto passes the reference that this provider's decoder or store gave it: the address of a
+        // pointer to a key object. Only they give references, and the size is right.
         let object = unsafe { place.read() };
         // SAFETY: they put a key object there, and null is written when it is taken.
         if unsafe { Key::of(object) }.ok()?.data.key_type != KeyType::ALL[A] {

@@ -3,7 +3,8 @@
 
 //! Primitives that the provider computes itself, in the application's process, with AWS-LC.
 //!
-//! [`Primitive`] has one row for each; the setting `local` says which are offered. `ffi::local` puts them under OpenSSL.
+//! [`Primitive`] has one row for each; the setting `local` says which are offered. `ffi::local` puts them under
+//! OpenSSL.
 //!
 //! | module | contents |
 //! |---|---|

@@ -3,9 +3,9 @@
 
 //! X25519 pairs that are made before they are needed.
 //!
-//! Eight pairs at once in the lanes of AVX-512 cost as much as two or three by AWS-LC. So a thread that needs a pair and
-//! has none left makes eight, uses one and keeps seven for the next handshakes. A processor without these lanes makes
-//! each pair when it is needed.
+//! Eight pairs at once in the lanes of AVX-512 cost as much as two or three by AWS-LC. So a thread that needs a pair
+//! and has none left makes eight, uses one and keeps seven for the next handshakes. A processor without these lanes
+//! makes each pair when it is needed.
 //!
 //! - A pair is used once: its place is wiped when it is taken.
 //! - It belongs to one thread of one process: a forked child has zeros in its place, which is no pair.
@@ -14,7 +14,7 @@
 //!
 //! A virtual machine that is copied or restored from a snapshot has its kept pairs twice, until they are too old. Two
 //! handshakes may then have the same key share of the server. Their secrets differ by the client's share and the
-//! transcript. Whoever learns the scalar of such a pair within its second reads both.
+//! transcript. An attacker that learns the scalar of such a pair within its second reads both.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
