@@ -195,7 +195,8 @@ mod tests {
             let mut input = vec![0x5a; key.len()];
             input[0] = 0;
             let expected = device(&key, &input);
-            let (mut seen, mut time) = (Vec::new(), std::time::Duration::ZERO);
+            let mut seen = Vec::new();
+            let mut time = std::time::Duration::ZERO;
             for _ in 0..10 {
                 let start = Instant::now();
                 let (blinded, blinding) = key.blind(&input).expect("blinded");

@@ -336,7 +336,9 @@ pub struct Task {
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, key, operation, input } = self;
-        let (key, kind, len) = (key.0, operation.kind(), input.len());
+        let key = key.0;
+        let kind = operation.kind();
+        let len = input.len();
         write!(f, "Task({token}, {kind} with key {key}, input of {len} bytes)")
     }
 }

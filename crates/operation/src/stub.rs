@@ -183,8 +183,9 @@ pub fn parse_uri(uri: &str) -> Option<KeyUri> {
 
 /// Whether a name can stand in a URI as it is, and the protocol can carry it.
 fn name_is_sane(name: &str) -> bool {
-    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '%');
-    !name.is_empty() && name.len() <= MAX_KEY_NAME_LEN && !name.contains(odd)
+    let mut characters = name.chars();
+    (1..=MAX_KEY_NAME_LEN).contains(&name.len())
+        && !characters.any(|c| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '%'))
 }
 
 #[cfg(test)]

@@ -65,7 +65,8 @@ const OPERATIONS: usize = OperationKind::ALL.len();
 /// group per step, since all private operations of one size cost the same; any other has one per operation.
 const LAYOUT: ([[usize; OPERATIONS]; KINDS], usize) = {
     let mut first = [[0; OPERATIONS]; KINDS];
-    let (mut groups, mut kind) = (0, 0);
+    let mut groups = 0;
+    let mut kind = 0;
     while kind < KINDS {
         let sized = KeyKind::ALL[kind].sizes().is_some();
         let mut operation = 0;
@@ -535,7 +536,8 @@ mod tests {
         ) {
             let candidates: BackendSet = candidates.into_iter().map(BackendIndex).collect();
             let choices = Choices::new();
-            let (mut jobs, mut explored) = (0_u64, 0_u64);
+            let mut jobs = 0_u64;
+            let mut explored = 0_u64;
             for size in sizes {
                 // No backend is ever measured, so the preferred one serves.
                 let decision = choices.decide(RSA, alone(size), candidates, |backend| 1 << (3 * backend.0));

@@ -154,7 +154,9 @@ impl<T: Waiting> FairQueue<T> {
     /// sum over all owners with jobs waiting and this one. Below that it takes the place of another owner's
     /// job. Where that share is less than one job, it takes a place only from an owner that has several.
     pub(crate) fn push(&mut self, job: T) -> Option<T> {
-        let (owner, session, deadline) = (job.owner(), job.session(), job.deadline());
+        let owner = job.owner();
+        let session = job.session();
+        let deadline = job.deadline();
         let known = self.owners.get(&owner.id);
         let member = known.and_then(|owned| owned.members.get(&owner.member));
         let line = member.and_then(|member| member.sessions.get(&session));
