@@ -41,9 +41,9 @@ pub(super) const SEATS: usize = 8;
 /// flight at a reset wait for this.
 const EVENT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Most starts of the library until nothing of an earlier session is left in it. A failure with requests in flight makes
-/// the next session fail, too, and the end of a reset is reported to the next session.
-const SETTLING_STARTS: u32 = 4;
+/// Most starts of the library until nothing of an earlier session is left in it. A failure with requests in flight
+/// makes the next session fail, too, and the end of a reset is reported to the next session.
+const MAX_STARTS: u32 = 4;
 
 /// Time that the known answer may take, in answer times: a card that has just been started is slower.
 const KNOWN_ANSWER_TIMES: u32 = 10;
@@ -261,7 +261,7 @@ impl Cards {
             return Err(CardError::NoFunction);
         }
         let mut reason = CardError::NotStarted;
-        for _ in 0..SETTLING_STARTS {
+        for _ in 0..MAX_STARTS {
             let (session, mut rings) = Session::start(&self.library)?;
             rings.retain(|ring| self.settings.admits(&ring.function));
             match self.wait_until_started(&session, &mut rings) {

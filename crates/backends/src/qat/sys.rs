@@ -258,7 +258,8 @@ impl Session {
     /// Starts the library, and returns its RSA instances.
     ///
     /// # Errors
-    /// [`QatError::NoService`] where no virtual function offers public-key operations, or why the library does not start.
+    /// [`QatError::NoService`] where no virtual function offers public-key operations, or why the library does not
+    /// start.
     pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(Self, Vec<Ring>), QatError> {
         let shared = QatSession::start(library)?;
         let functions = Arc::new(library.find(Functions::of)?);

@@ -210,8 +210,8 @@ impl<T: Waiting> FairQueue<T> {
         largest.map(|(id, _)| id)
     }
 
-    /// Time that a further job of `owner` would wait, by the measured rate. `None` before the rate was measured, and for
-    /// an owner with no job waiting, which is served next in its level.
+    /// Time that a further job of `owner` would wait, by the measured rate. `None` before the rate was measured, and
+    /// for an owner with no job waiting, which is served next in its level.
     ///
     /// Before that job come the waiting jobs of its owner, and what the others are due while those are served.
     pub(crate) fn projected_wait(&self, owner: Owner) -> Option<Duration> {
