@@ -163,8 +163,9 @@ impl BlindedRsa {
                 break;
             };
             let inverse = self.modulus.inverse(&random);
-            let inverse = inverse.and_then(|inverse| self.modulus.factor(&inverse));
-            if let (Some(factor), Some(inverse)) = (self.modulus.factor(&power), inverse) {
+            if let Some(factor) = self.modulus.factor(&power)
+                && let Some(inverse) = inverse.and_then(|number| self.modulus.factor(&number))
+            {
                 return Ok(Blinding { factor, inverse, uses: BLINDING_USES });
             }
         }

@@ -326,8 +326,10 @@ impl Session {
         name: String,
         offers: Offers,
     ) -> Result<Ring, QatError> {
-        let memory = self.library.region(SLOTS * SLOT_LEN);
-        let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
+        let memory = self
+            .library
+            .region(SLOTS * SLOT_LEN)
+            .ok_or(QatError::Memory("the requests of a card"))?;
         let slots = std::iter::repeat_with(|| Slot {
             status: AtomicI32::new(PENDING),
             operation: SlotOperation::None,

@@ -250,8 +250,8 @@ impl Instance {
             return Err(QatError::Lists(status));
         }
         let size = LONGEST_INPUT + LONGEST_OUTPUT + 2 * meta;
-        let memory = service.library.region(size);
-        let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
+        let memory =
+            service.library.region(size).ok_or(QatError::Memory("the requests of a card"))?;
         let list = || BufferList {
             count: 1,
             buffers: ptr::null_mut(),

@@ -233,17 +233,16 @@ impl Choices {
         if candidates.len() <= 1 {
             return Decision { serving: candidates.first().unwrap_or_default(), trial: None };
         }
-        let mut row = lock(&self.groups[group.0]);
-        let row = row.get_or_insert_default();
-        row.decide(load, candidates, together)
+        let mut stats = lock(&self.groups[group.0]);
+        stats.get_or_insert_default().decide(load, candidates, together)
     }
 
     /// Records one measurement: `backend` needed `cost_ns` for each job it got of `jobs` run together.
     pub(crate) fn record(&self, group: Group, jobs: usize, backend: BackendIndex, cost_ns: f64) {
-        let mut row = lock(&self.groups[group.0]);
-        let row = row.get_or_insert_default();
-        let now = row.jobs;
-        row.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
+        let mut stats = lock(&self.groups[group.0]);
+        let group = stats.get_or_insert_default();
+        let now = group.jobs;
+        group.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
     }
 
     /// All measured costs.
