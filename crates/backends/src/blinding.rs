@@ -163,8 +163,9 @@ impl BlindedRsa {
                 break;
             };
             let inverse = self.modulus.inverse(&random);
-            let inverse = inverse.and_then(|inverse| self.modulus.factor(&inverse));
-            if let (Some(factor), Some(inverse)) = (self.modulus.factor(&power), inverse) {
+            if let Some(factor) = self.modulus.factor(&power)
+                && let Some(inverse) = inverse.and_then(|number| self.modulus.factor(&number))
+            {
                 return Ok(Blinding { factor, inverse, uses: BLINDING_USES });
             }
         }
@@ -195,7 +196,8 @@ mod tests {
             let mut input = vec![0x5a; key.len()];
             input[0] = 0;
             let expected = device(&key, &input);
-            let (mut seen, mut time) = (Vec::new(), std::time::Duration::ZERO);
+            let mut seen = Vec::new();
+            let mut time = std::time::Duration::ZERO;
             for _ in 0..10 {
                 let start = Instant::now();
                 let (blinded, blinding) = key.blind(&input).expect("blinded");

@@ -71,7 +71,8 @@ pub(crate) fn prepare(
             padding::encode_pkcs1_signature(*hash, input, &mut block)?;
         }
         Operation::RsaPssSign { hash, mgf_hash, salt_len } => {
-            let (salt_len, bits) = (usize::from(*salt_len), usize::from(bits));
+            let salt_len = usize::from(*salt_len);
+            let bits = usize::from(bits);
             padding::encode_pss(*hash, *mgf_hash, salt_len, input, bits, &mut block)?;
         }
         Operation::RsaOaepDecrypt { .. }

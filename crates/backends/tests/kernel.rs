@@ -86,7 +86,9 @@ fn rate_of_signatures_rises_with_those_in_flight() {
     let key = open(&backend);
     let mut queue = backend.open_queue().expect("a queue");
     let mut rate = |at_once: usize| {
-        let (start, mut begun, mut done) = (Instant::now(), 0, Vec::new());
+        let start = Instant::now();
+        let mut begun = 0;
+        let mut done = Vec::new();
         let mut waiting = VecDeque::new();
         while done.len() < SIGNATURES as usize {
             assert!(start.elapsed() < SOON, "{} of {SIGNATURES}", done.len());

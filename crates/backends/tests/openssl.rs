@@ -81,7 +81,8 @@ fn oaep_decrypts_for_every_pair_of_hashes_any_label_and_any_length() {
             let longest = key.key_type.modulus_len() - 2 * hash.digest_len() - 2;
             for mgf_hash in HASHES {
                 for (label, len) in [(0, 0), (1, longest), (256, 32)].into_iter().take(rounds) {
-                    let (label, message) = (random(label), random(len));
+                    let label = random(label);
+                    let message = random(len);
                     let spki = &opened.info.spki;
                     let ciphertext = verify::encrypt_oaep(spki, hash, mgf_hash, &label, &message);
                     let decrypt = Operation::RsaOaepDecrypt { hash, mgf_hash, label };

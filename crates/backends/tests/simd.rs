@@ -235,7 +235,8 @@ fn many_threads_share_a_key_and_its_blinding_pairs() {
         let opened = simd.open_key(&keys::rsa_2048().private_key()).expect("a good key");
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (simd, opened) = (&simd, &opened);
+                let simd = &simd;
+                let opened = &opened;
                 scope.spawn(move || {
                     let mut queue = simd.open_queue().expect("a queue");
                     // Enough rounds to use up every pair.

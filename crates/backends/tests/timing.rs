@@ -79,7 +79,9 @@ impl Bench {
                 input,
             });
         }
-        let (queue, tasks, done) = (&mut self.queue, &mut self.tasks, &mut self.done);
+        let queue = &mut self.queue;
+        let tasks = &mut self.tasks;
+        let done = &mut self.done;
         let time = nanoseconds(|| {
             queue.submit(tasks);
             while queue.poll(done) > 0 {}

@@ -195,7 +195,8 @@ fn round(engine: &Engine, key: &Arc<Key>, owners: Owners, length: Duration) -> R
         std::thread::sleep(Duration::from_millis(300));
         let sink = Arc::new(Counter::default());
         let session = engine.open_session(Arc::clone(&sink) as Arc<_>, Owner::new(2, 1));
-        let (start, before) = (Instant::now(), flood_sink.done.load(Ordering::Relaxed));
+        let start = Instant::now();
+        let before = flood_sink.done.load(Ordering::Relaxed);
         let mut id = 0;
         while start.elapsed() < length {
             if owners != Owners::Flood {
@@ -249,7 +250,8 @@ fn main() {
         let flood = round(&engine, &key, Owners::Flood, length / 2);
         let mut both = round(&engine, &key, Owners::Both, length);
         let of = |round: &mut Round| [0.5, 0.99].map(|q| quantile(&mut round.latencies, q));
-        let (a, b) = (of(&mut alone), of(&mut both));
+        let a = of(&mut alone);
+        let b = of(&mut both);
         println!(
             "{number} | {:.0} {:.0} | {:.0} {:.0} | {:.2} {:.2} | {:.0} {:.0} | {}",
             a[0],

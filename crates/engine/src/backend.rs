@@ -336,8 +336,8 @@ pub struct Task {
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, key, operation, input } = self;
-        let (key, kind, len) = (key.0, operation.kind(), input.len());
-        write!(f, "Task({token}, {kind} with key {key}, input of {len} bytes)")
+        write!(f, "Task({token}, {} with key {}, ", operation.kind(), key.0)?;
+        write!(f, "input of {} bytes)", input.len())
     }
 }
 

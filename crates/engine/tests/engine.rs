@@ -421,7 +421,8 @@ fn of(session: &EngineSession, mut job: Job) -> Job {
 fn single_job_is_served_while_another_owner_keeps_every_worker_busy() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 2);
-    let (second, victim) = (fixture.session_of(OWNER), fixture.session_of(OWNER + 1));
+    let second = fixture.session_of(OWNER);
+    let victim = fixture.session_of(OWNER + 1);
     backend.gate.close();
     fixture.engine.submit((0..20).map(|id| fixture.slow_job(id)).collect());
     backend.gate.wait_for(2);
@@ -439,7 +440,8 @@ fn single_job_is_served_while_another_owner_keeps_every_worker_busy() {
 fn owner_that_fills_the_queue_gives_way_to_another_up_to_its_share() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 8);
-    let (second, victim) = (fixture.session_of(OWNER), fixture.session_of(OWNER + 1));
+    let second = fixture.session_of(OWNER);
+    let victim = fixture.session_of(OWNER + 1);
     backend.gate.close();
     // One in service, and four of each session waiting: the queue is full.
     fixture.engine.submit(vec![fixture.slow_job(0)]);

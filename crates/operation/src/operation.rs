@@ -356,7 +356,8 @@ impl OperationKind {
     /// Whether keys of this kind have this operation.
     #[must_use]
     pub const fn fits_kind(self, kind: KeyKind) -> bool {
-        let (kinds, mut index) = (self.key_kinds(), 0);
+        let kinds = self.key_kinds();
+        let mut index = 0;
         while index < kinds.len() {
             if kinds[index].code() == kind.code() {
                 return true;

@@ -17,10 +17,10 @@
 //!
 //! Pure: no I/O, no cryptography. The parser accepts what [`Stub::to_pem`] writes and little more.
 
-use crate::der::{DerReader, element, tag};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
+use crate::der::{DerReader, element, tag};
 use crate::key::MAX_KEY_NAME_LEN;
 
 /// First line of the PEM block of a stub.
@@ -68,7 +68,7 @@ impl Stub {
     #[must_use]
     pub fn new(name: &str, spki: &[u8]) -> Option<Self> {
         let stub = Self { name: name.to_owned(), spki: spki.to_vec() };
-        let fits = name_is_sane(name) && !spki.is_empty() && stub.to_der().len() <= MAX_STUB_LEN;
+        let fits = is_valid_name(name) && !spki.is_empty() && stub.to_der().len() <= MAX_STUB_LEN;
         fits.then_some(stub)
     }
 
@@ -163,7 +163,7 @@ pub fn parse_uri(uri: &str) -> Option<KeyUri> {
         Some((name, query)) => (name, Some(query)),
         None => (rest, None),
     };
-    if !name_is_sane(name) {
+    if !is_valid_name(name) {
         return None;
     }
     let spki = match query {
@@ -182,9 +182,10 @@ pub fn parse_uri(uri: &str) -> Option<KeyUri> {
 }
 
 /// Whether a name can stand in a URI as it is, and the protocol can carry it.
-fn name_is_sane(name: &str) -> bool {
-    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '%');
-    !name.is_empty() && name.len() <= MAX_KEY_NAME_LEN && !name.contains(odd)
+fn is_valid_name(name: &str) -> bool {
+    let mut characters = name.chars();
+    (1..=MAX_KEY_NAME_LEN).contains(&name.len())
+        && !characters.any(|c| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '%'))
 }
 
 #[cfg(test)]

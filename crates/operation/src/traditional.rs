@@ -30,9 +30,6 @@ impl PrivateKey {
 
     /// Wraps the DER of an `ECPrivateKey` (RFC 5915). Without parameters the length of the scalar determines the
     /// curve.
-    ///
-    /// # Errors
-    /// The bytes are no `ECPrivateKey`, or the curve is not offered.
     pub fn from_sec1(key: &[u8]) -> Result<Self, Sec1Error> {
         let mut outer = DerReader::new(key);
         let mut fields = DerReader::new(outer.take(tag::SEQUENCE).ok_or(Sec1Error::Malformed)?);

@@ -24,7 +24,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// does nothing any more.
 pub fn drain(mut poll: impl FnMut() -> usize) {
     let start = Instant::now();
-    let (mut before, mut last) = (poll(), start);
+    let mut before = poll();
+    let mut last = start;
     while before > 0 && last.elapsed() < DRAINED_AFTER && start.elapsed() < LONGEST {
         thread::sleep(INTERVAL);
         let now = poll();
@@ -42,7 +43,8 @@ mod tests {
     #[test]
     fn wait_ends_with_the_last_answer_and_goes_on_without_lost_ones() {
         for lost in [0, 2] {
-            let (mut left, mut polls) = (5_usize, 0_usize);
+            let mut left = 5_usize;
+            let mut polls = 0_usize;
             let start = Instant::now();
             drain(|| {
                 polls += 1;

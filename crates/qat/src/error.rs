@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-use crate::sys::QatStatus;
+use crate::status::QatStatus;
 
 /// Why the cards of this machine do not serve.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -30,6 +30,7 @@ mod drain;
 mod error;
 mod maps;
 mod pauses;
+mod status;
 #[expect(unsafe_code, reason = "calls Intel's library")]
 mod sys;
 mod vfio;
@@ -37,8 +38,8 @@ mod vfio;
 pub use drain::drain;
 pub use error::QatError;
 pub use pauses::RestartPauses;
+pub use status::{INVALID, PENDING, QatStatus, RETRY, SUCCESS, UNSUPPORTED};
 pub use sys::{
-    ALIGNMENT, DEFAULT_FILES, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle,
-    QatLibrary, QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate,
-    UNSUPPORTED, has_event, notified, prefer_policy,
+    ALIGNMENT, DEFAULT_FILES, FlatBuffer, InstanceInfo, Notified, QatHandle, QatLibrary, QatRegion,
+    QatSession, SymbolSource, Translate, has_event, notified, prefer_policy,
 };

@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn pauses_double_and_stay_short_while_a_reset_may_take_that_long() {
-        let (mut pauses, start) = (RestartPauses::default(), Instant::now());
+        let mut pauses = RestartPauses::default();
+        let start = Instant::now();
         assert_eq!(pauses.after(Some(Duration::from_secs(5)), start), Duration::ZERO);
         for millis in [250, 500, 1000, 1000] {
             assert_eq!(pauses.after(None, start), Duration::from_millis(millis));
@@ -66,7 +67,8 @@ mod tests {
 
     #[test]
     fn card_that_breaks_at_once_is_not_started_at_once() {
-        let (mut pauses, now) = (RestartPauses::default(), Instant::now());
+        let mut pauses = RestartPauses::default();
+        let now = Instant::now();
         let short = Some(Duration::from_millis(10));
         assert_eq!(pauses.after(short, now), FIRST);
         assert_eq!(pauses.after(short, now), FIRST * 2);

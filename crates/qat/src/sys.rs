@@ -17,23 +17,11 @@ use zeroize::Zeroize;
 
 use crate::error::QatError;
 use crate::maps::mapped_file;
+use crate::status::{QatStatus, SUCCESS};
 use crate::vfio::{VfioKind, VfioUse};
 
 /// Alignment of everything that the device reads, in bytes.
 pub const ALIGNMENT: usize = 64;
-
-/// `CpaStatus`.
-pub type QatStatus = i32;
-/// The call was taken, or the operation succeeded.
-pub const SUCCESS: QatStatus = 0;
-/// The ring is full, or there is no answer; nothing was taken.
-pub const RETRY: QatStatus = -2;
-/// A parameter that the library refuses.
-pub const INVALID: QatStatus = -4;
-/// The card does not have the operation.
-pub const UNSUPPORTED: QatStatus = -6;
-/// No status of the library: an answer that has not come.
-pub const PENDING: QatStatus = i32::MAX;
 
 /// Events of all instances since the session began, as bits of their numbers: 1 restarting, 2 restarted, 4
 /// fatal. The library is one per process, and so is this.

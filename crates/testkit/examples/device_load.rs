@@ -114,7 +114,8 @@ impl Run {
         let count = Arc::new(Count::default());
         let session = self.engine.open_session(Arc::clone(&count) as _, Owner::new(1, 1));
         let start = Instant::now();
-        let (before, cpu) = (self.device.counts(), worker_time());
+        let before = self.device.counts();
+        let cpu = worker_time();
         let mut sent = 0.0_f64;
         while start.elapsed() < time {
             let due = (start.elapsed().as_secs_f64() * rate).min(sent + WAITING as f64) - sent;
@@ -141,7 +142,8 @@ impl Run {
             };
             self.engine.submit((0..jobs as u64).map(job).collect());
         }
-        let (after, elapsed) = (self.device.counts(), start.elapsed().as_secs_f64());
+        let after = self.device.counts();
+        let elapsed = start.elapsed().as_secs_f64();
         let in_flight = (after.task_ns - before.task_ns) as f64 / elapsed / 1e9;
         format!(
             "{:.0} | {in_flight:.1} of 63 | {:.2} | {:.0}",
@@ -155,7 +157,8 @@ impl Run {
     fn probe(&self, time: Duration) -> Vec<Duration> {
         let count = Arc::new(Count::default());
         let session = self.engine.open_session(Arc::clone(&count) as _, Owner::new(2, 1));
-        let (start, mut times) = (Instant::now(), Vec::new());
+        let start = Instant::now();
+        let mut times = Vec::new();
         while start.elapsed() < time {
             let sent = Instant::now();
             count.waiting.fetch_add(1, Ordering::SeqCst);

@@ -99,9 +99,11 @@ fn rate(workers: usize, work: Duration, time: Duration) -> (f64, f64) {
             scope.spawn(|| client.load(&engine, &key, warm_up + time));
         }
         thread::sleep(warm_up);
-        let (start, before) = (Instant::now(), done());
+        let start = Instant::now();
+        let before = done();
         thread::sleep(time.saturating_sub(warm_up));
-        let (elapsed, after) = (start.elapsed(), done());
+        let elapsed = start.elapsed();
+        let after = done();
         let [first, second] = [0, 1].map(|at| (after[at] - before[at]) as f64);
         let all = first + second;
         (all / elapsed.as_secs_f64(), first / all)
@@ -110,7 +112,8 @@ fn rate(workers: usize, work: Duration, time: Duration) -> (f64, f64) {
 
 /// Sleeps per second of one thread.
 fn reference(work: Duration, time: Duration) -> f64 {
-    let (start, mut count) = (Instant::now(), 0_u32);
+    let start = Instant::now();
+    let mut count = 0_u32;
     while start.elapsed() < time {
         thread::sleep(work);
         count += 1;
@@ -122,7 +125,8 @@ fn reference(work: Duration, time: Duration) -> f64 {
 fn spread(values: impl Iterator<Item = f64>) -> String {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    let (first, last) = (values[0], values[values.len() - 1]);
+    let first = values[0];
+    let last = values[values.len() - 1];
     format!("{:.3} ({first:.3} to {last:.3})", values[values.len() / 2])
 }
 

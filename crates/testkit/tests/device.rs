@@ -149,7 +149,8 @@ fn job_of_the_processor_never_waits_behind_a_full_device() {
         DeviceOptions { only_key: Some(CARD), ..DeviceOptions::default() },
         software(Some(CPU)),
     );
-    let (card, cpu) = (fixture.key(CARD), fixture.key(CPU));
+    let card = fixture.key(CARD);
+    let cpu = fixture.key(CPU);
     fixture.device.hold();
     fixture.submit(0..10, &card);
     fixture.submit(1_000..1_001, &cpu);

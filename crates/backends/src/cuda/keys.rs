@@ -137,7 +137,8 @@ impl<'a> Image<'a> {
 
     fn fill(mut self, parts: &Parts<'_>) -> Zeroizing<Vec<u8>> {
         let layout = self.variant.layout();
-        let (half, whole) = (self.variant.half(), 2 * self.variant.half());
+        let half = self.variant.half();
+        let whole = 2 * self.variant.half();
         let half_digits = (half * self.variant.digit_bits() + 1).div_ceil(HOST_DIGIT_BITS);
         let whole_digits = (whole * self.variant.digit_bits() + 1).div_ceil(HOST_DIGIT_BITS);
         for (side, (prime, private)) in parts.primes.iter().zip(parts.private).enumerate() {
@@ -220,7 +221,8 @@ impl<'a> Image<'a> {
 
 /// Returns `count` bits (at most 52) of a number, from bit `position` up.
 fn bits_at(number: &[u64], position: usize, count: usize) -> u64 {
-    let (digit, bit) = (position / HOST_DIGIT_BITS, position % HOST_DIGIT_BITS);
+    let digit = position / HOST_DIGIT_BITS;
+    let bit = position % HOST_DIGIT_BITS;
     let low = number.get(digit).copied().unwrap_or(0) >> bit;
     let high = number.get(digit + 1).copied().unwrap_or(0) << (HOST_DIGIT_BITS - bit);
     (low | high) & ((1 << count) - 1)

@@ -49,10 +49,7 @@ pub struct InstructionRates {
     pub rates: Vec<InstructionRate>,
 }
 
-/// Measures all rates with one block on each multiprocessor.
-///
-/// # Errors
-/// [`Unusable`] with the reason if there is no device to measure.
+/// Measures all rates with one block on each multiprocessor, on the first device that can run the kernels.
 pub fn measure() -> Result<InstructionRates, Unusable> {
     let driver = Driver::open(None)?;
     let facts = driver.facts().clone();

@@ -152,8 +152,10 @@ impl Driver {
         let function = inner.function(kernel)?;
         let clocks = Area::new(inner, 8 * blocks as usize)?;
         let sink = Area::new(inner, 8 * (blocks * threads) as usize)?;
-        let (mut rounds, mut seed) = (rounds, 3_u32);
-        let (mut clocks_at, mut sink_at) = (clocks.at, sink.at);
+        let mut rounds = rounds;
+        let mut seed = 3_u32;
+        let mut clocks_at = clocks.at;
+        let mut sink_at = sink.at;
         let mut parameters = [
             (&raw mut rounds).cast::<c_void>(),
             (&raw mut seed).cast(),
@@ -400,7 +402,8 @@ impl CudaStore for DriverStore {
 
     fn clear(&self, slot: u32, pairs: &[u32]) -> Result<(), DeviceError> {
         let Memory { keys, pairs: area, variant, .. } = &*self.memory;
-        let (key, pair) = (variant.key_bytes(), variant.pair_bytes());
+        let key = variant.key_bytes();
+        let pair = variant.pair_bytes();
         keys.clear(slot as usize * key, key)?;
         for place in pairs {
             area.clear(*place as usize * pair, pair)?;
@@ -490,7 +493,8 @@ impl Pinned {
 
     /// Writes entries into a part. Groups of the last block without a task get slot 0 and pair 0.
     fn fill(&mut self, part: Part, entries: &[LaunchEntry<'_>]) {
-        let (tasks, words) = (self.tasks, self.words);
+        let tasks = self.tasks;
+        let words = self.words;
         assert!(entries.len() <= tasks, "as many tasks as the stream has room for");
         let positions = positions(tasks, words, part);
         let memory = self.words();
@@ -513,7 +517,8 @@ impl Pinned {
 
     /// The outcome of a task; `length` is that of its input.
     fn outcome(&mut self, at: usize, length: usize) -> LaunchOutcome {
-        let (tasks, words) = (self.tasks, self.words);
+        let tasks = self.tasks;
+        let words = self.words;
         let positions = positions(tasks, words, Part::Tasks);
         let memory = self.words();
         if memory[positions.status + at] != RIGHT {

@@ -148,7 +148,8 @@ impl Variant {
 
     pub(super) fn layout(&self) -> Layout {
         let digits = self.half();
-        let (half, whole) = (4 * digits, 2 * 4 * digits);
+        let half = 4 * digits;
+        let whole = 2 * 4 * digits;
         let inverses = whole + 5 * 2 * digits;
         let exponents = inverses + 4;
         let exponent = self.half_bits / (WINDOW_BITS * WINDOWS_PER_DIGIT);

@@ -62,19 +62,9 @@ impl Callers {
             work: Condvar::new(),
         });
         let line = Arc::clone(&shared);
-        let parent = move || -> Result<(), Unusable> {
-            calls.join().map_err(|error| Unusable(error.to_string()))?;
-            for _ in 0..count {
-                let (line, calls) = (Arc::clone(&line), Arc::clone(&calls));
-                let caller = thread::Builder::new().name("kernel-call".to_owned());
-                let started = caller.stack_size(STACK).spawn(move || line.serve(&*calls));
-                started.map_err(no_thread)?;
-            }
-            Ok(())
-        };
         let callers = Self { shared, count };
-        let started = thread::Builder::new().spawn(parent).map_err(no_thread)?;
-        let ended = started.join();
+        let parent = thread::Builder::new().spawn(move || start_threads(&line, &calls, count));
+        let ended = parent.map_err(no_thread)?.join();
         ended.unwrap_or_else(|_| Err(Unusable("starting the threads failed".to_owned())))?;
         Ok(callers)
     }
@@ -125,6 +115,19 @@ impl Callers {
         lock(&self.shared.state).waiting.push_back((request, permit));
         self.shared.work.notify_one();
     }
+}
+
+/// Makes the keyring for the calling thread, and starts threads that inherit it.
+fn start_threads(line: &Arc<Line>, calls: &Arc<dyn Calls>, count: usize) -> Result<(), Unusable> {
+    calls.join().map_err(|error| Unusable(error.to_string()))?;
+    for _ in 0..count {
+        let line = Arc::clone(line);
+        let calls = Arc::clone(calls);
+        let caller = thread::Builder::new().name("kernel-call".to_owned());
+        let started = caller.stack_size(STACK).spawn(move || line.serve(&*calls));
+        started.map_err(no_thread)?;
+    }
+    Ok(())
 }
 
 /// The error of a thread that the operating system refuses.

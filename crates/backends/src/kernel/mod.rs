@@ -139,11 +139,10 @@ impl Backend for Kernel {
 
     /// Succeeds without a driver, too: it may come later.
     fn probe(&self) -> Result<(), Unusable> {
-        let start = || {
-            let (calls, driver) = (Arc::clone(&self.calls), Arc::clone(&self.driver));
-            Watch::start(calls, driver, CALLERS, self.answer_time)
-        };
-        let started = self.watch.get_or_init(start);
+        let started = self.watch.get_or_init(|| {
+            let calls = Arc::clone(&self.calls);
+            Watch::start(calls, Arc::clone(&self.driver), CALLERS, self.answer_time)
+        });
         started.as_ref().map(|_| ()).map_err(Unusable::clone)
     }
 
@@ -195,7 +194,8 @@ impl Backend for Kernel {
             Some(started) => started.as_ref().map_err(Unusable::clone)?,
             None => return Err(Unusable("not started".to_owned())),
         };
-        let (watch, keys) = (Arc::clone(watch), Arc::clone(&self.keys));
+        let watch = Arc::clone(watch);
+        let keys = Arc::clone(&self.keys);
         Ok(Box::new(KernelQueue::new(watch, keys)))
     }
 }

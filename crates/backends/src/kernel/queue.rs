@@ -109,8 +109,10 @@ impl KernelQueue {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let over = Arc::new(AtomicBool::new(false));
-        let (answers, called) = (self.sender.clone(), Arc::clone(&key));
-        let (returned, counters) = (Arc::clone(&over), Arc::clone(&self.watch.counters));
+        let answers = self.sender.clone();
+        let called = Arc::clone(&key);
+        let returned = Arc::clone(&over);
+        let counters = Arc::clone(&self.watch.counters);
         self.watch.callers.start_call(Box::new(move |calls| {
             let result = called.compute(calls, &blinded);
             if returned.swap(true, Ordering::AcqRel) {
@@ -144,8 +146,9 @@ impl KernelQueue {
             Err(_) => {}
         }
         let software = &key.rsa.software;
-        let finish = |root| raw_rsa::finish(software, &task.operation, &task.input, root);
-        Done { result: root.and_then(finish), task, service_time: started.elapsed() }
+        let result =
+            root.and_then(|root| raw_rsa::finish(software, &task.operation, &task.input, root));
+        Done { result, task, service_time: started.elapsed() }
     }
 
     /// Ends the tasks whose calls have not returned in time, and those that have waited for as long.

@@ -101,7 +101,8 @@ fn length(bytes: &[u8]) -> Result<u32, Errno> {
 
 impl Calls for Keyctl {
     fn join(&self) -> Result<(), Errno> {
-        let (operation, make) = (KEYCTL_GET_KEYRING_ID, 1 as c_long);
+        let operation = KEYCTL_GET_KEYRING_ID;
+        let make = 1 as c_long;
         // SAFETY: the arguments of this operation are numbers.
         let result =
             unsafe { libc::syscall(libc::SYS_keyctl, operation, KEY_SPEC_PROCESS_KEYRING, make) };

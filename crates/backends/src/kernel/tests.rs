@@ -163,7 +163,8 @@ fn tasks(key: BackendKey, count: u32) -> VecDeque<Task> {
 
 /// Hands tasks in and polls until all have ended.
 fn drain(queue: &mut dyn Queue, mut tasks: VecDeque<Task>) -> Vec<Done> {
-    let (count, mut done) = (tasks.len(), Vec::new());
+    let count = tasks.len();
+    let mut done = Vec::new();
     until("all tasks have ended", || {
         queue.submit(&mut tasks);
         queue.poll(&mut done);
@@ -206,7 +207,8 @@ fn calls_run_at_once_on_many_threads_and_queues_share_them() {
     let mut second = backend.open_queue().expect("a queue");
     stand_in.silence();
     let count = u32::try_from(CALLERS).expect("a number");
-    let (mut one, mut other) = (tasks(key, count), tasks(key, count));
+    let mut one = tasks(key, count);
+    let mut other = tasks(key, count);
     assert_eq!(first.submit(&mut one), CALLERS);
     until("every caller has a call", || stand_in.waiting.load(Ordering::Relaxed) == CALLERS);
     assert_eq!(second.submit(&mut other), CALLERS);

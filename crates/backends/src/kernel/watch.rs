@@ -154,7 +154,8 @@ impl Watch {
         if self.asking.swap(true, Ordering::AcqRel) {
             return Ok(()); // an earlier one hangs
         }
-        let (asking, known) = (Arc::clone(&self.asking), Arc::clone(&self.known));
+        let asking = Arc::clone(&self.asking);
+        let known = Arc::clone(&self.known);
         let answer = self.callers.ask(self.answer_time, move |calls| {
             let (key, known) = &*known;
             let answer = key.compute(calls, &known.input);

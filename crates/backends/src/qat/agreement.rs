@@ -117,12 +117,12 @@ impl AgreementKey {
                 let (x, y) = input[1..].split_at(curve.field_len());
                 let point = [x, y].map(|coordinate| padded(coordinate, *width).to_vec());
                 let shares = key.split().ok_or(BackendError::Failed)?;
-                let request = |share: Zeroizing<Vec<u8>>| Request::Multiply {
+                let requests = shares.map(|share| Request::Multiply {
                     curve: Arc::clone(numbers),
                     scalar: padded(&share, *width),
                     point: point.clone(),
-                };
-                Ok(shares.map(request).into())
+                });
+                Ok(requests.into())
             }
             (Operation::X25519, Group::Curve25519, Secret::X25519(key)) => {
                 let x = canonical(input).ok_or(BackendError::BadInput)?;
@@ -174,7 +174,8 @@ impl AgreementKey {
                     let number = Number::from_bytes(bytes).filter(|number| number.is_below(prime));
                     number.ok_or(BackendError::Fault)
                 };
-                let (a, b) = (below(a)?, below(b)?);
+                let a = below(a)?;
+                let b = below(b)?;
                 let b = modulus.factor(&b).ok_or(BackendError::Failed)?;
                 let times_b =
                     |number: &Number| modulus.multiply(number, &b).ok_or(BackendError::Failed);
@@ -361,7 +362,8 @@ mod tests {
             let expected = operations::run(&key.software, &Operation::Ecdh, &peer);
             assert_eq!(key.join(&answers), expected);
             for wrong in 0..answers.len() {
-                let (mut off, mut on) = (answers.clone(), answers.clone());
+                let mut off = answers.clone();
+                let mut on = answers.clone();
                 off[wrong][width - 1] ^= 1;
                 on[wrong] = answers[(wrong + 1) % 3].clone();
                 assert_eq!(key.join(&off), Err(BackendError::Fault), "off the curve");

@@ -41,9 +41,9 @@ pub(super) const SEATS: usize = 8;
 /// flight at a reset wait for this.
 const EVENT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Starts of the library until what an earlier session left in it is gone. After a failure with requests in flight
-/// the next session fails, too; after a reset, the next one hears of its end.
-const SETTLING_STARTS: u32 = 4;
+/// Most starts of the library until nothing of an earlier session is left in it. A failure with requests in flight
+/// makes the next session fail, too, and the end of a reset is reported to the next session.
+const MAX_STARTS: u32 = 4;
 
 /// Time that the known answer may take, in answer times: a card that has just been started is slower.
 const KNOWN_ANSWER_TIMES: u32 = 10;
@@ -212,8 +212,7 @@ impl Cards {
 
     fn wait_for_first_start(&self) {
         let state = lock(&self.state);
-        let starting = |state: &mut State| matches!(state, State::Starting);
-        drop(self.changed.wait_while(state, starting));
+        drop(self.changed.wait_while(state, |state| matches!(state, State::Starting)));
     }
 
     fn set(&self, state: State) {
@@ -262,7 +261,7 @@ impl Cards {
             return Err(CardError::NoFunction);
         }
         let mut reason = CardError::NotStarted;
-        for _ in 0..SETTLING_STARTS {
+        for _ in 0..MAX_STARTS {
             let (session, mut rings) = Session::start(&self.library)?;
             rings.retain(|ring| self.settings.admits(&ring.function));
             match self.wait_until_started(&session, &mut rings) {
@@ -341,8 +340,7 @@ impl Cards {
 
     fn sleep(&self, time: Duration) {
         let state = lock(&self.state);
-        let stopping = |_: &mut State| !self.is_stopping();
-        drop(self.changed.wait_timeout_while(state, time, stopping));
+        drop(self.changed.wait_timeout_while(state, time, |_| !self.is_stopping()));
     }
 }
 

@@ -98,10 +98,9 @@ impl RsaKey {
         }
         let half = self.blinded.len() / 2;
         let parts = self.parts.as_ref()?;
-        let part = |index: usize| &parts[index * half..(index + 1) * half];
-        let parts = KeyParts::copy(library, [0, 1, 2, 3, 4].map(part))?;
-        let parts = Arc::new(parts);
-        *on_card = Some((start, Arc::clone(&parts)));
-        Some(parts)
+        let numbers = [0, 1, 2, 3, 4].map(|index| &parts[index * half..(index + 1) * half]);
+        let copied = Arc::new(KeyParts::copy(library, numbers)?);
+        *on_card = Some((start, Arc::clone(&copied)));
+        Some(copied)
     }
 }

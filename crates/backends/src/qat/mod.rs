@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! RSA private operations and key agreements on Intel QAT cards of generation 4 and later, through Intel's user-space
-//! library. `docs/backends/qat.md` says what a machine needs, and what is unproven: no card was at hand, and all of
+//! library. `docs/backends/qat.md` says what a machine needs, and what is unproven: no card was available, and all of
 //! this is tested on a stand-in for the card under the unmodified library.
 //!
 //! | file | contents |
@@ -246,7 +246,8 @@ impl Backend for Qat {
         let seat = running.take_seat().ok_or_else(|| {
             Unusable(format!("all {} instances have {SEATS} queues", running.instances.len()))
         })?;
-        let (card, keys) = (Arc::clone(card), Arc::clone(&self.keys));
+        let card = Arc::clone(card);
+        let keys = Arc::clone(&self.keys);
         Ok(Box::new(QatQueue::new(card, keys, running, seat)))
     }
 }

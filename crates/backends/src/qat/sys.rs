@@ -233,13 +233,12 @@ impl KeyParts {
         for (part, at) in parts.iter().zip((0..).step_by(step)) {
             region.bytes_mut()[at..at + half].copy_from_slice(part);
         }
-        let buffer = |index: usize| region.buffer(index * step, half);
         Some(Self {
             layout: RsaPrivateKey {
                 version: 1,
                 representation: 2,
                 modulus_and_exponent: [FlatBuffer::EMPTY; 2],
-                primes_and_parts: [0, 1, 2, 3, 4].map(buffer),
+                primes_and_parts: [0, 1, 2, 3, 4].map(|index| region.buffer(index * step, half)),
             },
             modulus_len: 2 * half,
             _region: region,
@@ -259,7 +258,8 @@ impl Session {
     /// Starts the library, and returns its RSA instances.
     ///
     /// # Errors
-    /// [`QatError::NoService`] where no virtual function offers public-key operations, or why the library does not start.
+    /// [`QatError::NoService`] where no virtual function offers public-key operations, or why the library does not
+    /// start.
     pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(Self, Vec<Ring>), QatError> {
         let shared = QatSession::start(library)?;
         let functions = Arc::new(library.find(Functions::of)?);
@@ -326,9 +326,11 @@ impl Session {
         name: String,
         offers: Offers,
     ) -> Result<Ring, QatError> {
-        let memory = self.library.region(SLOTS * SLOT_LEN);
-        let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
-        let slot = |_| Slot {
+        let memory = self
+            .library
+            .region(SLOTS * SLOT_LEN)
+            .ok_or(QatError::Memory("the requests of a card"))?;
+        let slots = std::iter::repeat_with(|| Slot {
             status: AtomicI32::new(PENDING),
             operation: SlotOperation::None,
             outputs: [FlatBuffer::EMPTY; 2],
@@ -338,7 +340,7 @@ impl Session {
             taken: false,
             owner: None,
             key: None,
-        };
+        });
         Ok(Ring {
             functions: Arc::clone(&self.functions),
             handle,
@@ -346,7 +348,7 @@ impl Session {
             name,
             offers,
             memory,
-            slots: (0..SLOTS).map(slot).collect(),
+            slots: slots.take(SLOTS).collect(),
             free: (0..SLOTS).rev().collect(),
             process: std::process::id(),
             stopped: false,
@@ -547,7 +549,8 @@ impl<O> Ring<O> {
 
     /// Copies the numbers of a request to its slot, and describes them for the library.
     fn fill(&mut self, index: usize, request: &Request) {
-        let (slot, start) = (&mut self.slots[index], index * SLOT_LEN);
+        let slot = &mut self.slots[index];
+        let start = index * SLOT_LEN;
         slot.status.store(PENDING, Ordering::Release);
         let mut memory = SlotMemory { memory: &mut self.memory, start, used: 0 };
         let (operation, len, outputs) = match request {
@@ -605,10 +608,14 @@ impl<O> Ring<O> {
 
     /// Has the library take the request of a slot.
     fn call(&mut self, index: usize) -> Status {
-        let (call, handle, slot) = (&self.functions, self.handle, &mut self.slots[index]);
+        let call = &self.functions;
+        let handle = self.handle;
+        let slot = &mut self.slots[index];
         let tag = (&raw const slot.status).cast_mut().cast();
         let [output, second] = &mut slot.outputs;
-        let (output, second, valid) = (&raw mut *output, &raw mut *second, &raw mut slot.valid);
+        let output = &raw mut *output;
+        let second = &raw mut *second;
+        let valid = &raw mut slot.valid;
         // SAFETY, for the four calls: request, key, curve, input and output stay in place until the answer: the slot
         // is not free, holds the key, and neither slots nor memory move. All data is in regions.
         match &slot.operation {
@@ -634,7 +641,8 @@ impl<O> Ring<O> {
 
     /// Zeroises what a request left, and forgets its key.
     fn empty(&mut self, index: usize) {
-        let (slot, start) = (&mut self.slots[index], index * SLOT_LEN);
+        let slot = &mut self.slots[index];
+        let start = index * SLOT_LEN;
         self.memory.bytes_mut()[start..start + slot.used].zeroize();
         slot.operation = SlotOperation::None;
         slot.key = None;
@@ -670,7 +678,8 @@ impl<O> Ring<O> {
 
     /// The results in a slot, one after the other.
     fn results(&mut self, index: usize) -> Zeroizing<Vec<u8>> {
-        let (slot, start) = (&self.slots[index], index * SLOT_LEN);
+        let slot = &self.slots[index];
+        let start = index * SLOT_LEN;
         let mut bytes = Zeroizing::new(Vec::with_capacity(slot.results.len()));
         let mut at = start + slot.results.start;
         for output in &slot.outputs {

@@ -3,7 +3,7 @@
 
 //! RSA keys. The software backend parses and checks a key; this module prepares it for the lanes.
 //!
-//! A key is held twice: as an AWS-LC object, for operations that run alone, and as digits with the Montgomery
+//! A key is held twice: as an AWS-LC object, for operations that run singly, and as digits with the Montgomery
 //! constants of its primes and its modulus, for the lanes. A key whose primes differ in length is rare; it
 //! has no lane form, and all its operations run on AWS-LC.
 //!
@@ -62,7 +62,7 @@ pub(super) static SIZES: [Size; 3] = [
 ];
 
 pub(super) struct SimdKey {
-    /// The AWS-LC key, for operations that run alone.
+    /// The AWS-LC key, for operations that run singly.
     pub(super) software: LoadedKey,
     /// The key for the lanes; `None` if all its operations run on AWS-LC.
     pub(super) lanes: Option<LaneKey>,

@@ -169,7 +169,8 @@ impl Simd {
     }
 
     fn queue<L: Lanes>(&self, lanes: L) -> Box<dyn Queue> {
-        let (keys, counters) = (Arc::clone(&self.keys), Arc::clone(&self.counters));
+        let keys = Arc::clone(&self.keys);
+        let counters = Arc::clone(&self.counters);
         Box::new(SimdQueue::new(lanes, self.lanes_from, keys, counters))
     }
 }

@@ -10,10 +10,12 @@ use millrace_operation::OperationKind;
 
 /// One row per operation and kind of key, with all sizes of that kind.
 pub(super) static CAPABILITIES: LazyLock<Vec<Capability>> = LazyLock::new(|| {
-    let kinds = |operation: OperationKind| {
-        operation.key_kinds().iter().map(move |kind| (operation, kind.extremes()))
-    };
-    let rows = OperationKind::ALL.iter().copied().flat_map(kinds);
-    rows.map(|(operation, [smallest, largest])| Capability { operation, smallest, largest })
-        .collect()
+    let mut rows = Vec::new();
+    for operation in OperationKind::ALL.iter().copied() {
+        for kind in operation.key_kinds() {
+            let [smallest, largest] = kind.extremes();
+            rows.push(Capability { operation, smallest, largest });
+        }
+    }
+    rows
 });

@@ -397,7 +397,9 @@ fn load_dh(mut info: PrivateKeyInfo<'_>, form: DhForm) -> Result<LoadedKey, KeyE
     refuse_public_key(&info)?;
     let group = parse_dh_group(&mut info.parameters, form).ok_or(KeyError::Malformed)?;
     let x = parse_private_value(info.private_key)?;
-    let (prime, generator, private) = (number(group.p)?, number(group.g)?, number(x)?);
+    let prime = number(group.p)?;
+    let generator = number(group.g)?;
+    let private = number(x)?;
     let bits = in_range(prime.bits(), MIN_MODULUS_BITS, MAX_MODULUS_BITS)?;
     let last = prime.minus_one().ok_or(KeyError::Backend)?;
     if !prime.is_odd() || !within(&generator, &last) {
@@ -432,7 +434,9 @@ fn load_dsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
     let group = parse_dsa_group(&mut info.parameters).ok_or(KeyError::Malformed)?;
     let x = parse_private_value(info.private_key)?;
     let order = number(group.q.unwrap_or_default())?;
-    let (prime, generator, private) = (number(group.p)?, number(group.g)?, number(x)?);
+    let prime = number(group.p)?;
+    let generator = number(group.g)?;
+    let private = number(x)?;
     let bits = in_range(prime.bits(), MIN_MODULUS_BITS, MAX_DSA_BITS)?;
     // The two lengths of FIPS 186-4 for primes of this size.
     if order.bits() != MIN_ORDER_BITS && order.bits() != MAX_ORDER_BITS {
@@ -483,7 +487,8 @@ fn parse_ml_dsa_private_key(bytes: &[u8], set: MlDsaSet) -> Option<MlDsaPrivateK
         tag::OCTET_STRING => (None, Some(outer.take(tag::OCTET_STRING)?)),
         _ => {
             let mut both = DerReader::new(outer.take(tag::SEQUENCE)?);
-            let (seed, expanded) = (both.take(tag::OCTET_STRING)?, both.take(tag::OCTET_STRING)?);
+            let seed = both.take(tag::OCTET_STRING)?;
+            let expanded = both.take(tag::OCTET_STRING)?;
             both.is_empty().then_some((Some(seed), Some(expanded)))?
         }
     };

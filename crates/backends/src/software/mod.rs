@@ -97,9 +97,6 @@ pub struct SoftwareKey(LoadedKey);
 
 impl SoftwareKey {
     /// Parses and checks a key, as [`Software`] does.
-    ///
-    /// # Errors
-    /// The defect of the key.
     pub fn load(key: &PrivateKey) -> Result<Self, KeyError> {
         keys::load(key.dangerous_pkcs8()).map(Self)
     }
@@ -113,7 +110,8 @@ impl SoftwareKey {
     /// Does one operation on the thread that calls.
     ///
     /// # Errors
-    /// If the operation is none of this key's, or the input is none of the operation's.
+    /// [`BackendError::NotOffered`] for an operation that the key does not have, [`BackendError::BadInput`] for a wrong
+    /// input.
     pub fn run(&self, operation: &Operation, input: &[u8]) -> Result<Output, BackendError> {
         operations::run(&self.0, operation, input)
     }

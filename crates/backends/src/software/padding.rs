@@ -176,7 +176,8 @@ pub(crate) fn decode_pkcs1_implicit(
     let message_at = u32::conditional_select(&synthetic_at, &real_at, good) as usize;
     let mut message = Output::new(vec![0; len - message_at]);
     for (index, byte) in message.iter_mut().enumerate() {
-        let (fake, real) = (&synthetic[message_at + index], &encoded[message_at + index]);
+        let fake = &synthetic[message_at + index];
+        let real = &encoded[message_at + index];
         *byte = u8::conditional_select(fake, real, good);
     }
     Ok(message)
@@ -313,7 +314,9 @@ mod tests {
         };
         let early = changed(100, 0);
         let late = pkcs1_block(256 - 3 - 47, &secret[..47]);
-        let (wrong_type, none, version) = (changed(1, 1), changed(207, 1), changed(209, 2));
+        let wrong_type = changed(1, 1);
+        let none = changed(207, 1);
+        let version = changed(209, 2);
         [good, wrong_type, none, early, late, version]
     }
 

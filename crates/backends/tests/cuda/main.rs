@@ -49,7 +49,8 @@ fn key_of(p: &BigNum, q: &BigNum, e: u32) -> Vec<u8> {
         out.checked_sub(number, &one).expect("a difference");
         out
     };
-    let (p1, q1) = (less(p), less(q));
+    let p1 = less(p);
+    let q1 = less(q);
     let mut order = BigNum::new().expect("a number");
     order.checked_mul(&p1, &q1, &mut context).expect("a product");
     let mut d = BigNum::new().expect("a number");
@@ -59,7 +60,8 @@ fn key_of(p: &BigNum, q: &BigNum, e: u32) -> Vec<u8> {
         out.checked_rem(&d, modulus, &mut context).expect("a remainder");
         out
     };
-    let (dp, dq) = (remainder(&p1), remainder(&q1));
+    let dp = remainder(&p1);
+    let dq = remainder(&q1);
     let mut qinv = BigNum::new().expect("a number");
     qinv.mod_inverse(q, p, &mut context).expect("primes that differ");
     let copy = |number: &BigNumRef| number.to_owned().expect("a copy");

@@ -240,7 +240,8 @@ impl CudaStore for SimulatedStore {
     }
 
     fn clear(&self, slot: u32, pairs: &[u32]) -> Result<(), DeviceError> {
-        let (key, pair) = (self.0.variant.key_bytes(), self.0.variant.pair_bytes());
+        let key = self.0.variant.key_bytes();
+        let pair = self.0.variant.pair_bytes();
         lock(&self.0.keys)[slot as usize * key..][..key].fill(0);
         for place in pairs {
             lock(&self.0.pairs)[*place as usize * pair..][..pair].fill(0);
@@ -305,7 +306,8 @@ impl Twin {
             message.extend(number.to_ne_bytes());
         }
         message.extend(exponent.to_ne_bytes());
-        let (key, pair) = (variant.key_bytes(), variant.pair_bytes());
+        let key = variant.key_bytes();
+        let pair = variant.pair_bytes();
         let place = place as usize * pair..(place as usize + 1) * pair;
         message.extend(&lock(&memory.keys)[slot as usize * key..][..key]);
         message.extend(&lock(&memory.pairs)[place.clone()]);
@@ -383,8 +385,10 @@ impl CudaStream for SimulatedStream {
         let copies = |entries: &[LaunchEntry<'_>]| -> Vec<Copy> {
             entries.iter().map(|entry| Copy::new(entry, words)).collect()
         };
-        let (make, tasks) = (copies(launch.make), copies(launch.tasks));
-        let (memory, exponent) = (Arc::clone(&self.memory), launch.exponent);
+        let make = copies(launch.make);
+        let tasks = copies(launch.tasks);
+        let memory = Arc::clone(&self.memory);
+        let exponent = launch.exponent;
         let mut twin = self.twin.take().expect("one launch at a time");
         self.running = Some(thread::spawn(move || {
             // A lost device computes nothing.

@@ -95,7 +95,8 @@ fn agreements_in_flight_at_an_event_end_and_the_card_comes_back() {
     let agreements = agreements(&backend);
     for event in [CardEvent::Fatal, CardEvent::Restarting] {
         let mut queue = serving_queue(&backend, key);
-        let (before, restarts) = (controls.get(qat::REQUESTS), backend.tally().restarts);
+        let before = controls.get(qat::REQUESTS);
+        let restarts = backend.tally().restarts;
         let mut tasks: VecDeque<Task> =
             (0..20).map(|token| agreements[token as usize % 5].task(token)).collect();
         let mut done = Vec::new();

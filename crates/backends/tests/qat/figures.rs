@@ -23,7 +23,8 @@ fn submissions_are_not_refused_and_a_failure_is_over_soon() {
     drop(queue);
     let devices = backend.devices();
     let sum = |count: fn(&BackendDeviceStatus) -> u64| devices.iter().map(count).sum::<u64>();
-    let (submitted, refused) = (sum(|device| device.submitted), sum(|device| device.full));
+    let submitted = sum(|device| device.submitted);
+    let refused = sum(|device| device.full);
     let in_flight = controls.get(qat::MAX_IN_FLIGHT);
     println!("{submitted} submissions, {refused} refused, at most {in_flight} in flight");
     assert!(submitted >= 1000 && refused == 0);
@@ -31,7 +32,8 @@ fn submissions_are_not_refused_and_a_failure_is_over_soon() {
         let mut queue = serving_queue(&backend, key);
         let mut tasks: VecDeque<Task> = (0..40).map(|token| task(token, key)).collect();
         queue.submit(&mut tasks);
-        let (start, restarts) = (Instant::now(), backend.tally().restarts);
+        let start = Instant::now();
+        let restarts = backend.tally().restarts;
         controls.send(CardEvent::Fatal);
         drain(&mut *queue, &mut tasks, 40);
         let ended = start.elapsed();
@@ -100,11 +102,15 @@ fn saturate(
     let start = Instant::now();
     // Exact after a sleep alone: the scheduler adds the time of a thread when it leaves its core.
     let time = || schedstat("/proc/thread-self".as_ref());
-    let (mut ended, mut held, mut looks) = (0, 0, 0);
-    let (mut working, mut idle) = ((Duration::ZERO, 0), (Duration::ZERO, 0));
+    let mut ended = 0;
+    let mut held = 0;
+    let mut looks = 0;
+    let mut working = (Duration::ZERO, 0);
+    let mut idle = (Duration::ZERO, 0);
     let mut done = Vec::new();
     thread::sleep(POLL_PAUSE);
-    let (mut before, mut worked) = (time(), false);
+    let mut before = time();
+    let mut worked = false;
     while ended < count as usize {
         worked |= queue.submit(&mut tasks) > 0;
         queue.poll(&mut done);
@@ -193,7 +199,8 @@ fn worker_at(backend: &Arc<Qat>, rate: f64) -> f64 {
     let key = keys::rsa_2048().private_key();
     let key = engine.load_key(&key).expect("the card takes it");
     let jobs: u32 = if millrace_testkit::is_long() { 2_000 } else { 200 };
-    let (start, before) = (Instant::now(), workers_time());
+    let start = Instant::now();
+    let before = workers_time();
     for id in 0..jobs {
         let due = Duration::from_secs_f64(f64::from(id) / rate);
         thread::sleep(due.saturating_sub(start.elapsed()));

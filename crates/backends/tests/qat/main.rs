@@ -156,7 +156,8 @@ fn memory_of_the_card_has_no_key_that_is_closed() {
         return;
     };
     let backend = backend();
-    let (rsa, p384) = (keys::rsa_2048(), keys::p_384());
+    let rsa = keys::rsa_2048();
+    let p384 = keys::p_384();
     let private = PKey::private_key_from_pkcs8(rsa.der).expect("a key").rsa().expect("an RSA key");
     let primes = [private.p(), private.q()].map(|prime| prime.expect("a prime").to_vec());
     let scalar =
@@ -195,7 +196,8 @@ fn memory_of_the_card_has_no_key_that_is_closed() {
 fn end_tasks_by(controls: &QatControls, backend: &Qat, key: BackendKey, event: CardEvent) -> u64 {
     loop {
         let mut queue = serving_queue(backend, key);
-        let (before, restarts) = (controls.get(qat::REQUESTS), backend.tally().restarts);
+        let before = controls.get(qat::REQUESTS);
+        let restarts = backend.tally().restarts;
         let mut tasks: VecDeque<Task> = (0..40).map(|token| task(token, key)).collect();
         let mut done = Vec::new();
         queue.submit(&mut tasks);

@@ -66,8 +66,8 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
     );
     assert!(right + faults >= proof.wanted && faults > 0);
     assert!(unanswered < proof.wanted / UNANSWERED_SHARE, "{unanswered}");
-    let (tally, wrong) =
-        (proof.backend.tally(), controls.get(qat::WRONG) + controls.get(qat::FAILED));
+    let tally = proof.backend.tally();
+    let wrong = controls.get(qat::WRONG) + controls.get(qat::FAILED);
     assert!(
         tally.faults > 0 && tally.lost > 0 && tally.restarts >= 2 && wrong >= tally.faults,
         "{tally:?}"
@@ -98,7 +98,8 @@ fn works_of_the_proof(backend: &Qat) -> Vec<Work> {
     for work in fast {
         for _ in 0..if work.operation == Operation::X25519 { 512 } else { 64 } {
             let Work { key, operation, input, expected } = &work;
-            let (operation, input) = (operation.clone(), input.clone());
+            let operation = operation.clone();
+            let input = input.clone();
             works.push(Work { key: *key, operation, input, expected: expected.clone() });
         }
     }
@@ -124,7 +125,8 @@ impl Proof {
     /// One worker: submits tasks until the card has answered enough, with a new queue after each restart.
     fn work(&self, worker: u32) {
         let mut tokens = (0..).map(|number: u32| number * 2 + worker);
-        let (mut open, mut waiting) = (BTreeSet::<u32>::new(), VecDeque::new());
+        let mut open = BTreeSet::<u32>::new();
+        let mut waiting = VecDeque::new();
         let mut queue = None;
         loop {
             let enough = self.answered() >= self.wanted;

@@ -253,8 +253,8 @@ impl Instance {
             return Err(QatError::Lists(status));
         }
         let size = MAX_INPUT_LEN + MAX_OUTPUT_LEN + 2 * meta;
-        let memory = service.library.region(size);
-        let memory = memory.ok_or(QatError::Memory("the requests of a card"))?;
+        let memory =
+            service.library.region(size).ok_or(QatError::Memory("the requests of a card"))?;
         let list = || BufferList {
             count: 1,
             buffers: ptr::null_mut(),

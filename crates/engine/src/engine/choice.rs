@@ -65,7 +65,8 @@ const OPERATIONS: usize = OperationKind::ALL.len();
 /// group per step, since all private operations of one size cost the same; any other has one per operation.
 const LAYOUT: ([[usize; OPERATIONS]; KINDS], usize) = {
     let mut first = [[0; OPERATIONS]; KINDS];
-    let (mut groups, mut kind) = (0, 0);
+    let mut groups = 0;
+    let mut kind = 0;
     while kind < KINDS {
         let sized = KeyKind::ALL[kind].sizes().is_some();
         let mut operation = 0;
@@ -232,17 +233,16 @@ impl Choices {
         if candidates.len() <= 1 {
             return Decision { serving: candidates.first().unwrap_or_default(), trial: None };
         }
-        let mut row = lock(&self.groups[group.0]);
-        let row = row.get_or_insert_default();
-        row.decide(load, candidates, together)
+        let mut stats = lock(&self.groups[group.0]);
+        stats.get_or_insert_default().decide(load, candidates, together)
     }
 
     /// Records one measurement: `backend` needed `cost_ns` for each job it got of `jobs` run together.
     pub(crate) fn record(&self, group: Group, jobs: usize, backend: BackendIndex, cost_ns: f64) {
-        let mut row = lock(&self.groups[group.0]);
-        let row = row.get_or_insert_default();
-        let now = row.jobs;
-        row.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
+        let mut stats = lock(&self.groups[group.0]);
+        let group = stats.get_or_insert_default();
+        let now = group.jobs;
+        group.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
     }
 
     /// All measured costs.
@@ -535,7 +535,8 @@ mod tests {
         ) {
             let candidates: BackendSet = candidates.into_iter().map(BackendIndex).collect();
             let choices = Choices::new();
-            let (mut jobs, mut explored) = (0_u64, 0_u64);
+            let mut jobs = 0_u64;
+            let mut explored = 0_u64;
             for size in sizes {
                 // No backend is ever measured, so the preferred one serves.
                 let decision = choices.decide(RSA, alone(size), candidates, |backend| 1 << (3 * backend.0));

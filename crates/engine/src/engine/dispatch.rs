@@ -327,7 +327,8 @@ impl Backends {
         let mut only_on_cpu = [true; Class::ALL.len()];
         let devices = self.usable.iter().filter(|entry| !entry.description.on_cpu);
         for row in devices.flat_map(|device| &device.capabilities) {
-            let (first, last) = (Class::of(row.smallest), Class::of(row.largest));
+            let first = Class::of(row.smallest);
+            let last = Class::of(row.largest);
             only_on_cpu[first.index()..=last.index()].fill(false);
         }
         only_on_cpu

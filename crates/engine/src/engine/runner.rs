@@ -431,7 +431,9 @@ impl Runner {
         else {
             return Round::Waiting;
         };
-        let (queue, waiting, done) = (&mut open.queue, &mut slot.waiting, &mut self.done);
+        let queue = &mut open.queue;
+        let waiting = &mut slot.waiting;
+        let done = &mut self.done;
         let start = (!self.plans.is_empty()).then(Instant::now);
         let polled = panic::catch_unwind(AssertUnwindSafe(|| {
             let taken = if waiting.is_empty() { 0 } else { queue.submit(waiting) };

@@ -121,7 +121,8 @@ impl ClassLine<'_> {
             state = class.express.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.express_idle = false;
         }
-        let (most, now) = (self.shared.batch, Instant::now());
+        let most = self.shared.batch;
+        let now = Instant::now();
         state.queue.pop_unserved(most, now, ready, expired);
         true
     }

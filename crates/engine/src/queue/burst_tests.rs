@@ -129,7 +129,9 @@ impl Core {
 
     /// Lets the workers take jobs, and runs one of them for a step.
     fn step(&mut self, us: u64) -> Option<BurstJob> {
-        let (now, mut ready, mut expired) = (self.at(us), Vec::new(), Vec::new());
+        let now = self.at(us);
+        let mut ready = Vec::new();
+        let mut expired = Vec::new();
         if self.express.jobs.is_empty() {
             match self.rule {
                 Rule::InUse => self.queue.pop_unserved(1, now, &mut ready, &mut expired),
@@ -178,8 +180,12 @@ fn beside_bursts(rule: Rule, workers: usize, seconds: u64) -> (Vec<u64>, u64) {
         (u64::try_from(time.as_micros()).unwrap() / STEP + 1) * STEP
     };
     let mut core = Core::new(rule, workers);
-    let (mut latencies, mut id, mut of_burst) = (Vec::new(), 0, 0);
-    let (mut next_of_burst, mut next_of_victim, mut sent) = (0, 0, 0);
+    let mut latencies = Vec::new();
+    let mut id = 0;
+    let mut of_burst = 0;
+    let mut next_of_burst = 0;
+    let mut next_of_victim = 0;
+    let mut sent = 0;
     for us in (0..seconds * 1_000_000 / STEP).map(|step| step * STEP) {
         if us == next_of_burst {
             core.push(1, id);

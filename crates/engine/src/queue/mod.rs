@@ -154,7 +154,9 @@ impl<T: Waiting> FairQueue<T> {
     /// sum over all owners with jobs waiting and this one. Below that it takes the place of another owner's
     /// job. Where that share is less than one job, it takes a place only from an owner that has several.
     pub(crate) fn push(&mut self, job: T) -> Option<T> {
-        let (owner, session, deadline) = (job.owner(), job.session(), job.deadline());
+        let owner = job.owner();
+        let session = job.session();
+        let deadline = job.deadline();
         let known = self.owners.get(&owner.id);
         let member = known.and_then(|owned| owned.members.get(&owner.member));
         let line = member.and_then(|member| member.sessions.get(&session));
@@ -208,8 +210,8 @@ impl<T: Waiting> FairQueue<T> {
         largest.map(|(id, _)| id)
     }
 
-    /// Time that a further job of `owner` would wait, by the measured rate. `None` before the rate was measured, and for
-    /// an owner with no job waiting, which is served next in its level.
+    /// Time that a further job of `owner` would wait, by the measured rate. `None` before the rate was measured, and
+    /// for an owner with no job waiting, which is served next in its level.
     ///
     /// Before that job come the waiting jobs of its owner, and what the others are due while those are served.
     pub(crate) fn projected_wait(&self, owner: Owner) -> Option<Duration> {

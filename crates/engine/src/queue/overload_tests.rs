@@ -94,7 +94,8 @@ impl Simulation {
         };
         // When each client begins to rest, and for how long.
         let mut rests = vec![(0.0, 0.0); usize::try_from(case.clients).unwrap()];
-        let (mut sent, mut id) = (0.0, 0);
+        let mut sent = 0.0;
+        let mut id = 0;
         while sent < SECONDS {
             let client = random.u64(..case.clients);
             // Above 0, so that it has a logarithm.
@@ -128,7 +129,8 @@ impl Simulation {
     fn arrive(&mut self, client: u64, id: u64, sent: f64) -> Option<f64> {
         let time = sent + self.case.way;
         self.serve_until(time);
-        let (owner, budget) = (Owner::new(client, 1), Duration::from_secs_f64(BUDGET));
+        let owner = Owner::new(client, 1);
+        let budget = Duration::from_secs_f64(BUDGET);
         let rest = self.queue.retry_after(owner, budget);
         if let Some(rest) = rest {
             self.rates.refused += counted(sent);
@@ -143,7 +145,8 @@ impl Simulation {
     /// Lets the worker take its turns until `time`.
     fn serve_until(&mut self, time: f64) {
         while self.free_at < time && !self.queue.is_empty() {
-            let (mut turn, mut expired) = (Vec::new(), Vec::new());
+            let mut turn = Vec::new();
+            let mut expired = Vec::new();
             let now = self.at(self.free_at);
             self.queue.pop(TURN, now, &mut turn, &mut expired);
             for job in turn {

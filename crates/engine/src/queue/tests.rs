@@ -63,13 +63,15 @@ impl Fixture {
 
     /// (owner, id) of up to `max` jobs.
     fn pop(&mut self, max: usize) -> Vec<(u64, u64)> {
-        let (mut ready, mut expired) = (Vec::new(), Vec::new());
+        let mut ready = Vec::new();
+        let mut expired = Vec::new();
         self.queue.pop(max, self.now, &mut ready, &mut expired);
         ready.iter().map(|item| (item.owner.id, item.id)).collect()
     }
 
     fn pop_unserved(&mut self) -> Vec<(u64, u64)> {
-        let (mut ready, mut expired) = (Vec::new(), Vec::new());
+        let mut ready = Vec::new();
+        let mut expired = Vec::new();
         self.queue.pop_unserved(1, self.now, &mut ready, &mut expired);
         ready.iter().map(|item| (item.owner.id, item.id)).collect()
     }
@@ -87,7 +89,8 @@ impl Fixture {
         for (id, owned) in &queue.owners {
             let members = || owned.members.values();
             let jobs = || members().flat_map(Member::jobs);
-            let (held, cost) = (jobs().count(), jobs().map(|item| u64::from(item.cost)).sum());
+            let held = jobs().count();
+            let cost = jobs().map(|item| u64::from(item.cost)).sum();
             assert_eq!((owned.waiting, owned.backlog), (held, cost));
             assert_eq!(owned.turns.len(), owned.members.len());
             for (id, member) in &owned.members {
@@ -197,7 +200,8 @@ fn projected_wait_is_the_cost_before_a_job_at_the_measured_rate() {
     for id in 0..1_000 {
         fixture.push(1, id);
     }
-    let (flood, newcomer) = (Owner::new(1, 1), Owner::new(2, 1));
+    let flood = Owner::new(1, 1);
+    let newcomer = Owner::new(2, 1);
     assert_eq!(fixture.queue.projected_wait(flood), None, "not measured yet");
     // One job of cost 1 each millisecond.
     for ms in 0..=200 {
@@ -232,7 +236,8 @@ fn owners_take_turns_however_many_jobs_each_has() {
 #[test]
 fn sessions_of_one_owner_share_its_turn() {
     let mut fixture = Fixture::new(100, 100);
-    let (many, one) = (Owner::new(1, 1), Owner::new(2, 1));
+    let many = Owner::new(1, 1);
+    let one = Owner::new(2, 1);
     for id in 0..2 {
         for session in 10..30 {
             fixture.queue.push(fixture.item(many, session, id));
@@ -492,7 +497,8 @@ fn expired_job_is_set_aside_and_does_not_count() {
     late.deadline = fixture.now;
     fixture.queue.push(late);
     fixture.push(1, 1);
-    let (mut ready, mut expired) = (Vec::new(), Vec::new());
+    let mut ready = Vec::new();
+    let mut expired = Vec::new();
     fixture.queue.pop(1, fixture.now, &mut ready, &mut expired);
     assert_eq!((ready.len(), expired.len()), (1, 1));
     assert_eq!(ready[0].id, 1);
@@ -554,7 +560,8 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let (owner, session) = (1_u64..5, 0_u64..3);
+    let owner = 1_u64..5;
+    let session = 0_u64..3;
     let push = (owner.clone(), session.clone(), 1_u32..50, prop::bool::weighted(0.2));
     let step = prop_oneof![
         8 => push.prop_map(|(owner, session, cost, expires)| {
@@ -629,7 +636,8 @@ proptest! {
                     }
                 }
                 Step::Pop(max) => {
-                    let (mut ready, mut expired) = (Vec::new(), Vec::new());
+                    let mut ready = Vec::new();
+                    let mut expired = Vec::new();
                     let now = if max == 5 { soon } else { fixture.now };
                     fixture.queue.pop(max, now, &mut ready, &mut expired);
                     prop_assert_eq!(ready.len() + expired.len() > 0, !waiting.is_empty());
@@ -640,7 +648,8 @@ proptest! {
                     in_turn(&waiting, &left)?;
                 }
                 Step::PopUnserved => {
-                    let (mut ready, mut expired) = (Vec::new(), Vec::new());
+                    let mut ready = Vec::new();
+                    let mut expired = Vec::new();
                     let any = fixture.queue.has_unserved();
                     fixture.queue.pop_unserved(1, fixture.now, &mut ready, &mut expired);
                     prop_assert_eq!(!ready.is_empty(), any);
@@ -721,7 +730,8 @@ proptest! {
             }
         }
         let rates = || served.iter().zip(&weights).map(|(served, weight)| served / u64::from(*weight));
-        let (least, most) = (rates().min().unwrap(), rates().max().unwrap());
+        let least = rates().min().unwrap();
+        let most = rates().max().unwrap();
         prop_assert!(most - least <= 20 + 20 / 10, "{:?} for {:?}", served, weights);
     }
 }

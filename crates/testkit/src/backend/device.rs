@@ -210,8 +210,7 @@ impl Backend for FakeDevice {
     }
 
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
-        let takes = |only: &[u8]| key.dangerous_pkcs8() == only;
-        if !self.options.only_key.is_none_or(takes) {
+        if self.options.only_key.is_some_and(|only| key.dangerous_pkcs8() != only) {
             return Err(KeyError::NotOffered);
         }
         let mut state = self.controls.lock();
@@ -314,12 +313,12 @@ impl Queue for DeviceQueue {
         state.counts.polls += 1;
         let gone = state.epoch != self.epoch;
         let on_hold = state.on_hold;
-        let due = |started: &Instant| gone || (!on_hold && *started + self.latency <= now);
-        let answered = self.running.iter().take_while(|(started, _)| due(started));
-        let mut ended: Vec<(Instant, Task)> = {
-            let answered = answered.count();
-            self.running.drain(..answered).collect()
-        };
+        let mut ended = Vec::new();
+        while let Some((started, _)) = self.running.front()
+            && (gone || (!on_hold && *started + self.latency <= now))
+        {
+            ended.extend(self.running.pop_front());
+        }
         if gone || state.return_lost {
             ended.append(&mut self.lost);
         }

@@ -131,8 +131,7 @@ impl Backend for FakeBackend {
     }
 
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
-        let takes = |only: &[u8]| key.dangerous_pkcs8() == only;
-        if !self.options.only_key.is_none_or(takes) {
+        if self.options.only_key.is_some_and(|only| key.dangerous_pkcs8() != only) {
             return Err(KeyError::NotOffered);
         }
         self.counters.open_keys.fetch_add(1, Ordering::SeqCst);

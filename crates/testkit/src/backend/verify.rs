@@ -235,21 +235,17 @@ pub fn encrypt_oaep(
     label: &[u8],
     message: &[u8],
 ) -> Vec<u8> {
-    let encrypt = || {
-        let key = PKey::public_key_from_der(spki)?;
-        let mut context = PkeyCtx::new(&key)?;
-        context.encrypt_init()?;
-        context.set_rsa_padding(Padding::PKCS1_OAEP)?;
-        context.set_rsa_oaep_md(md(hash))?;
-        context.set_rsa_mgf1_md(md(mgf_hash))?;
-        if !label.is_empty() {
-            context.set_rsa_oaep_label(label)?;
-        }
-        let mut out = Vec::new();
-        context.encrypt_to_vec(message, &mut out)?;
-        Ok::<_, ErrorStack>(out)
-    };
-    encrypt().expect("a message that fits")
+    let mut context = PkeyCtx::new(&public_key(spki)).expect("a context");
+    context.encrypt_init().expect("encryption");
+    context.set_rsa_padding(Padding::PKCS1_OAEP).expect("padding");
+    context.set_rsa_oaep_md(md(hash)).expect("a digest");
+    context.set_rsa_mgf1_md(md(mgf_hash)).expect("a digest");
+    if !label.is_empty() {
+        context.set_rsa_oaep_label(label).expect("a label");
+    }
+    let mut out = Vec::new();
+    context.encrypt_to_vec(message, &mut out).expect("a message that fits");
+    out
 }
 
 /// Signs with the private key in OpenSSL. Only for deterministic signatures: PKCS#1 v1.5 or Ed25519.
@@ -330,7 +326,8 @@ fn derive(ours: &PKey<Private>, peer: &PKey<Private>) -> Vec<u8> {
 
 /// Computes with plain numbers, because the `openssl` crate's derivation strips leading zeros.
 fn dh_agreement(ours: &Dh<Private>) -> (Vec<u8>, Vec<u8>) {
-    let (p, g) = (ours.prime_p(), ours.generator());
+    let p = ours.prime_p();
+    let g = ours.generator();
     let mut context = BigNumContext::new().expect("a context");
     let mut random = BigNum::new().expect("a number");
     p.rand_range(&mut random).expect("a number");

@@ -32,6 +32,13 @@ struct Member {
     under: Vec<String>,
 }
 
+impl Member {
+    fn endpoint(&self) -> String {
+        format!("{}:{}", self.host, self.client)
+    }
+}
+
+/// The file of etcd, unpacked if it is not there.
 fn program() -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let script =
@@ -54,14 +61,14 @@ impl EtcdCluster {
     /// If they do not start.
     #[must_use]
     pub fn start(folder: &Path, count: usize) -> Self {
-        let member = |_| Member {
+        let members = std::iter::repeat_with(|| Member {
             child: None,
             host: "127.0.0.1".to_owned(),
             client: free_port(),
             peer: free_port(),
             under: Vec::new(),
-        };
-        Self::run(folder, (0..count).map(member).collect())
+        });
+        Self::run(folder, members.take(count).collect())
     }
 
     /// Starts one member at the address `host` under another program, such as `ip netns exec NAME`. The address must
@@ -96,7 +103,8 @@ impl EtcdCluster {
     pub fn start_member(&mut self, member: usize) {
         let url = |host: &str, port: u16| format!("http://{host}:{port}");
         let Member { host, client, peer, under, .. } = &self.members[member];
-        let (client, peer) = (url(host, *client), url(host, *peer));
+        let client = url(host, *client);
+        let peer = url(host, *peer);
         let all = self
             .members
             .iter()
@@ -172,8 +180,7 @@ impl EtcdCluster {
     /// `HOST:PORT` of the members, for clients.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        let endpoint = |member: &Member| format!("{}:{}", member.host, member.client);
-        self.members.iter().map(endpoint).collect()
+        self.members.iter().map(Member::endpoint).collect()
     }
 
     /// Bytes that the first member has received from clients and sent to them, from its metrics.
@@ -183,7 +190,6 @@ impl EtcdCluster {
     #[must_use]
     pub fn client_bytes(&self) -> u64 {
         let text = get(&self.endpoints()[0], "/metrics").expect("metrics of etcd");
-        let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
         let counted = [
             "etcd_network_client_grpc_received_bytes_total",
             "etcd_network_client_grpc_sent_bytes_total",
@@ -194,7 +200,8 @@ impl EtcdCluster {
             clippy::cast_sign_loss,
             reason = "a count of bytes, far below 2^52"
         )]
-        let sum = rows.filter_map(value).sum::<f64>() as u64;
+        let sum = rows.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+            as u64;
         sum
     }
 
@@ -204,11 +211,10 @@ impl EtcdCluster {
     /// If none does.
     #[must_use]
     pub fn leader(&self) -> usize {
-        let leads = |endpoint: &String| {
-            let text = get(endpoint, "/metrics").unwrap_or_default();
+        let leader = self.members.iter().position(|member| {
+            let text = get(&member.endpoint(), "/metrics").unwrap_or_default();
             text.lines().any(|line| line == "etcd_server_is_leader 1")
-        };
-        let leader = self.endpoints().iter().position(leads);
+        });
         leader.expect("etcd has a leader")
     }
 
@@ -218,15 +224,14 @@ impl EtcdCluster {
     /// If there is no leader within two minutes.
     pub fn wait_for_leader(&self) -> Duration {
         let start = Instant::now();
-        let answers = |member: &Member| {
-            let endpoint = format!("{}:{}", member.host, member.client);
-            get(&endpoint, "/health").is_some_and(|text| text.contains("\"true\""))
-        };
-        let running = || {
-            let mut members = self.members.iter().filter(|member| member.child.is_some());
-            members.any(answers)
-        };
-        assert!(holds_within(START_TIMEOUT, running), "etcd has no leader");
+        let found = holds_within(START_TIMEOUT, || {
+            let mut running = self.members.iter().filter(|member| member.child.is_some());
+            running.any(|member| {
+                let page = get(&member.endpoint(), "/health");
+                page.is_some_and(|text| text.contains("\"true\""))
+            })
+        });
+        assert!(found, "etcd has no leader");
         start.elapsed()
     }
 }

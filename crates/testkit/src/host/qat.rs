@@ -239,13 +239,13 @@ impl QatMachine {
     /// folder of the machine and with the files of Intel's libraries.
     #[must_use]
     pub fn parts(&self) -> (PathBuf, Vec<(&'static str, String)>) {
-        let file = |name: &str| self.release.join("usr/lib/x86_64-linux-gnu").join(name);
-        let variables = [
+        let libraries = self.release.join("usr/lib/x86_64-linux-gnu");
+        let paths = [
             (ROOT, self.folder.clone()),
-            ("MILLRACE_QAT_LIBRARY", file("libqat.so.4")),
-            ("MILLRACE_QAT_MEMORY", file("libusdm.so.0")),
+            ("MILLRACE_QAT_LIBRARY", libraries.join("libqat.so.4")),
+            ("MILLRACE_QAT_MEMORY", libraries.join("libusdm.so.0")),
         ];
-        let variables = variables.map(|(name, path)| (name, path.display().to_string()));
+        let variables = paths.map(|(name, path)| (name, path.display().to_string()));
         (self.card.clone(), variables.into())
     }
 
@@ -253,9 +253,9 @@ impl QatMachine {
     #[must_use]
     pub fn environment(&self) -> Vec<String> {
         let (card, variables) = self.parts();
-        let preload = format!("LD_PRELOAD={}", card.display());
-        let variables = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
-        std::iter::once(preload).chain(variables).collect()
+        let mut environment = vec![format!("LD_PRELOAD={}", card.display())];
+        environment.extend(variables.into_iter().map(|(name, value)| format!("{name}={value}")));
+        environment
     }
 
     /// A program of the release, or of this workspace, on the machine.
@@ -273,10 +273,10 @@ impl QatMachine {
     /// If it fails there.
     pub fn run_test(&self, name: &str) {
         let program = std::env::current_exe().expect("this program");
-        let output = self.command(program).args(["--exact", name, "--nocapture"]).output();
-        let output = output.expect("a process");
-        let said = [&output.stdout[..], &output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
+        let mut command = self.command(program);
+        let output = command.args(["--exact", name, "--nocapture"]).output().expect("a process");
+        let written = [&output.stdout[..], &output.stderr].concat();
+        let said = String::from_utf8_lossy(&written);
         let passed = output.status.success() && said.contains("1 passed");
         assert!(passed, "on {}: {}: {said}", self.release.display(), output.status);
         println!("{said}");

@@ -55,7 +55,8 @@ impl<L: Lanes> Backend for Struck<L> {
         self.simd.close_key(key);
     }
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
-        let (keys, counters) = (Arc::clone(&self.simd.keys), Arc::clone(&self.simd.counters));
+        let keys = Arc::clone(&self.simd.keys);
+        let counters = Arc::clone(&self.simd.counters);
         let mut queue = SimdQueue::new(*self.lanes.lock().expect("no panic"), 1, keys, counters);
         let mut workspace = Workspace::new(&SIZES[0]);
         workspace.strike = Some(self.strike);

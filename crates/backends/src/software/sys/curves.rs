@@ -68,7 +68,9 @@ pub(crate) fn join_points(
     [a, b, both]: [&[u8]; 3],
 ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
     let decode = |encoded| Point::decode(curve, encoded).ok_or(BackendError::Fault);
-    let (mut sum, b, both) = (decode(a)?, decode(b)?, decode(both)?);
+    let mut sum = decode(a)?;
+    let b = decode(b)?;
+    let both = decode(both)?;
     let group = group(curve).ok_or(BackendError::Failed)?;
     let add = |sum: &mut Point| {
         let place = sum.0.as_ptr();

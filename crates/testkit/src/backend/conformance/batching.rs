@@ -49,15 +49,15 @@ pub(super) fn run(driver: &QueueDriver, report: &mut ConformanceReport) {
 
 /// One task per key and operation that the backend offers, without slow keys.
 fn mix(driver: &QueueDriver) -> Vec<Wanted> {
-    let quick = |key: &TestKey| key.key_type.modulus_len() <= 384;
     let mut wanted = Vec::new();
-    for key in keys::all().into_iter().filter(quick) {
+    for key in keys::all().into_iter().filter(|key| key.key_type.modulus_len() <= 384) {
         let Ok(opened) = driver.open(key.der) else {
             continue;
         };
         for (operation, input) in operations(&key, &opened.info.spki) {
             if driver.offers(operation.kind(), key.key_type) {
-                let (info, name) = (opened.info.clone(), opened.key);
+                let info = opened.info.clone();
+                let name = opened.key;
                 wanted.push(Wanted { key, info, name, operation, input });
             }
         }
@@ -67,12 +67,13 @@ fn mix(driver: &QueueDriver) -> Vec<Wanted> {
 }
 
 fn tasks(wanted: &[Wanted], count: usize) -> VecDeque<Task> {
-    let token = |index: usize| u32::try_from(index).expect("few tasks");
-    (0..count)
-        .map(|index| {
-            let Wanted { name, operation, input, .. } = &wanted[index % wanted.len()];
-            let (operation, input) = (operation.clone(), input.clone());
-            Task { token: token(index), key: *name, operation, input }
+    (0..)
+        .zip(wanted.iter().cycle().take(count))
+        .map(|(token, Wanted { name, operation, input, .. })| Task {
+            token,
+            key: *name,
+            operation: operation.clone(),
+            input: input.clone(),
         })
         .collect()
 }
@@ -82,7 +83,8 @@ fn drive(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> BTr
     let mut finished = BTreeMap::new();
     let mut in_flight = 0;
     while finished.len() < count {
-        let (before, taken) = (tasks.len(), queue.submit(tasks));
+        let before = tasks.len();
+        let taken = queue.submit(tasks);
         assert_eq!(before - tasks.len(), taken, "submit says how many it took");
         in_flight += taken;
         assert!(in_flight <= queue.capacity(), "more in flight than the queue holds");
@@ -126,7 +128,8 @@ fn closing_in_flight(driver: &QueueDriver, wanted: &[Wanted], report: &mut Confo
     let mut queue = driver.backend().open_queue().expect("a queue");
     let Wanted { key, operation, input, .. } = &wanted[0];
     let opened = driver.open_good(key);
-    let (operation, input) = (operation.clone(), input.clone());
+    let operation = operation.clone();
+    let input = input.clone();
     let mut tasks = VecDeque::from([Task { token: 7, key: opened.key, operation, input }]);
     assert_eq!(queue.submit(&mut tasks), 1);
     driver.close(opened.key);

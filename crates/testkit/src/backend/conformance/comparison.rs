@@ -52,7 +52,8 @@ fn rsa_operations(
     let len = key_type.modulus_len();
     let salt_len = u16::from(random(1)[0]) % 191;
     // Label and message fit the smallest modulus with the longest digest.
-    let (label, message) = (random(usize::from(random(1)[0]) % 20), random(40));
+    let label = random(usize::from(random(1)[0]) % 20);
+    let message = random(40);
     let oaep = verify::encrypt_oaep(spki, hash, mgf_hash, &label, &message);
     let mut premaster = vec![3, 3];
     premaster.extend(random(46));

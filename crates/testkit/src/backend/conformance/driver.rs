@@ -54,9 +54,6 @@ impl QueueDriver {
     }
 
     /// Opens a key from DER bytes.
-    ///
-    /// # Errors
-    /// The error of the backend.
     pub fn open(&self, der: &[u8]) -> Result<OpenedKey, KeyError> {
         let opened = self.backend.open_key(&keys::private_key(der))?;
         self.kinds.borrow_mut().insert(opened.key, opened.info.key_type.kind());
@@ -97,9 +94,6 @@ impl QueueDriver {
     }
 
     /// Runs one operation.
-    ///
-    /// # Errors
-    /// The error of the backend.
     ///
     /// # Panics
     /// If the backend breaks its contract: it refuses a task with an empty queue, loses it, or returns

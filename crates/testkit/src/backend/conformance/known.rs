@@ -132,7 +132,8 @@ fn rsa_decryption(driver: &mut QueueDriver, group: &Value) -> usize {
     let opened = driver.open(&bytes(group, "privateKeyPkcs8")).expect("a good key");
     let len = opened.info.key_type.modulus_len();
     for test in tests(group) {
-        let (ciphertext, message) = (bytes(test, "ct"), bytes(test, "msg"));
+        let ciphertext = bytes(test, "ct");
+        let message = bytes(test, "msg");
         let result = driver.perform(opened.key, &Operation::RsaPkcs1Decrypt, &ciphertext);
         let out_of_range = ciphertext.len() != len || text(test, "comment") == "c = n";
         match (text(test, "result"), result) {
@@ -273,7 +274,8 @@ fn ml_dsa(driver: &mut QueueDriver, set: MlDsaSet, group: &Value) -> usize {
         let spki = &opened.info.spki;
         assert!(spki.ends_with(&bytes(group, "publicKey")), "{}", case(test));
         let field = |name| test.get(name).map(|_| bytes(test, name));
-        let (context, mu) = (field("ctx").unwrap_or_default(), field("mu"));
+        let context = field("ctx").unwrap_or_default();
+        let mu = field("mu");
         if context.len() > 255 {
             assert_eq!(text(test, "result"), "invalid", "{}", case(test));
             continue;

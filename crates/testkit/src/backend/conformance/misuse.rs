@@ -62,7 +62,8 @@ fn assert_refused(
     error: BackendError,
 ) {
     let result = driver.perform(opened, operation, input);
-    let (name, input) = (key.name, hex::encode(input));
+    let name = key.name;
+    let input = hex::encode(input);
     assert_eq!(result, Err(error), "{name} {operation:?} of {input}");
 }
 

@@ -16,7 +16,9 @@ use crate::verify;
 
 /// The files, each with the key that signs its messages.
 fn files() -> Vec<(&'static str, TestKey)> {
-    let (k2048, k3072, k4096) = (keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096());
+    let k2048 = keys::rsa_2048();
+    let k3072 = keys::rsa_3072();
+    let k4096 = keys::rsa_4096();
     vec![
         ("rsa_signature_2048_sha256", k2048),
         ("rsa_signature_2048_sha384", k2048),
