@@ -17,7 +17,7 @@ use crate::qat::QatEngine;
 use crate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 
 /// One chunk in this number is verified where verification costs about as much as half of the gain.
-pub const VERIFY_ONE_IN: u32 = 64;
+const VERIFY_ONE_IN: u32 = 64;
 
 /// Lowest level and shortest length at which verifying all of libdeflate's output takes about a tenth of the
 /// compression time. For shorter chunks, building the decompressor's tables alone takes a quarter of it.

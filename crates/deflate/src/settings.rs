@@ -122,103 +122,71 @@ impl Default for CompressionSettings {
 impl CompressionSettings {
     /// Reads the variables; a value that is not understood is named in the second part, and the default holds.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
-        let default = Self::default();
-        let mut variables = Variables { value: variable, problems: Vec::new() };
-        let (isal, libdeflate) = variables.read(
-            ENGINES,
-            "a list of isal and libdeflate",
-            (default.isal, default.libdeflate),
-            engines,
-        );
-        let found = Self {
-            scope: variables.read(SCOPE, "on, any or off", default.scope, |word| match word {
-                "on" => Some(ServedPrograms::Servers),
-                "any" => Some(ServedPrograms::Any),
-                "off" => Some(ServedPrograms::Off),
-                _ => None,
-            }),
-            goal: variables.read(GOAL, "same or cpu", default.goal, |word| match word {
-                "same" => Some(CompressionGoal::Same),
-                "cpu" => Some(CompressionGoal::Cpu),
-                _ => None,
-            }),
-            verify: variables.read(VERIFY, "auto, all or off", default.verify, |word| match word {
-                "auto" => Some(ChunkVerification::Auto),
-                "all" => Some(ChunkVerification::All),
-                "off" => Some(ChunkVerification::Off),
-                _ => None,
-            }),
-            isal,
-            libdeflate,
-            gather: variables.read(
-                GATHER,
-                &format!("{}k to {}k", GATHER_KIB.start(), GATHER_KIB.end()),
-                default.gather,
-                |size| {
-                    let kib = size.strip_suffix(['k', 'K'])?.parse().ok()?;
-                    GATHER_KIB.contains(&kib).then_some(kib * 1024)
-                },
-            ),
-            device: variables.read(DEVICE, "off, failover or only", default.device, |word| {
-                match word {
-                    "off" => Some(DeviceUse::Off),
-                    "failover" => Some(DeviceUse::Failover),
-                    "only" => Some(DeviceUse::Only),
-                    _ => None,
-                }
-            }),
-            device_min: variables.read(
-                DEVICE_MIN,
-                &format!(
-                    "{} to {}, or 1k to {}k",
-                    DEVICE_MIN_BYTES.start(),
-                    DEVICE_MIN_BYTES.end(),
-                    DEVICE_MIN_BYTES.end() / 1024
-                ),
-                default.device_min,
-                |size| bytes(size).filter(|bytes| DEVICE_MIN_BYTES.contains(bytes)),
-            ),
-            device_time: variables.read(
-                DEVICE_MS,
-                &format!(
-                    "{} to {} milliseconds",
-                    DEVICE_MILLISECONDS.start(),
-                    DEVICE_MILLISECONDS.end()
-                ),
-                default.device_time,
-                |time| {
-                    let millis = time.parse().ok()?;
-                    let fits = DEVICE_MILLISECONDS.contains(&millis);
-                    fits.then(|| Duration::from_millis(millis))
-                },
-            ),
-        };
-        (found, variables.problems)
+        let mut found = Self::default();
+        let mut problems = Vec::new();
+        for name in VARIABLES {
+            if let Some(value) = variable(name).filter(|value| !value.is_empty())
+                && found.set(name, &value).is_none()
+            {
+                let wanted = accepted(name);
+                problems.push(format!("{name}: {value:?} is not {wanted}; the default holds"));
+            }
+        }
+        (found, problems)
+    }
+
+    /// Sets the field of a variable. `None` for a value that the variable does not accept: then nothing is set.
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        match (name, value) {
+            (SCOPE, "on") => self.scope = ServedPrograms::Servers,
+            (SCOPE, "any") => self.scope = ServedPrograms::Any,
+            (SCOPE, "off") => self.scope = ServedPrograms::Off,
+            (GOAL, "same") => self.goal = CompressionGoal::Same,
+            (GOAL, "cpu") => self.goal = CompressionGoal::Cpu,
+            (VERIFY, "auto") => self.verify = ChunkVerification::Auto,
+            (VERIFY, "all") => self.verify = ChunkVerification::All,
+            (VERIFY, "off") => self.verify = ChunkVerification::Off,
+            (ENGINES, list) => (self.isal, self.libdeflate) = engines(list)?,
+            (GATHER, size) => {
+                let kib: usize = size.strip_suffix(['k', 'K'])?.parse().ok()?;
+                self.gather = Some(kib).filter(|kib| GATHER_KIB.contains(kib))? * 1024;
+            }
+            (DEVICE, "off") => self.device = DeviceUse::Off,
+            (DEVICE, "failover") => self.device = DeviceUse::Failover,
+            (DEVICE, "only") => self.device = DeviceUse::Only,
+            (DEVICE_MIN, size) => {
+                self.device_min = bytes(size).filter(|size| DEVICE_MIN_BYTES.contains(size))?;
+            }
+            (DEVICE_MS, time) => {
+                let time = time.parse().ok().filter(|time| DEVICE_MILLISECONDS.contains(time))?;
+                self.device_time = Duration::from_millis(time);
+            }
+            _ => return None,
+        }
+        Some(())
     }
 }
 
-/// Variables with a source of their values, and what is wrong with those that were read.
-struct Variables<F> {
-    value: F,
-    problems: Vec<String>,
-}
-
-impl<F: Fn(&str) -> Option<String>> Variables<F> {
-    /// The value of a variable; `default` if it is not set, or not understood.
-    fn read<T>(
-        &mut self,
-        name: &str,
-        wanted: &str,
-        default: T,
-        parse: impl FnOnce(&str) -> Option<T>,
-    ) -> T {
-        let Some(value) = (self.value)(name).filter(|value| !value.is_empty()) else {
-            return default;
-        };
-        parse(&value).unwrap_or_else(|| {
-            self.problems.push(format!("{name}: {value:?} is not {wanted}; the default holds"));
-            default
-        })
+/// The values that a variable accepts.
+fn accepted(name: &str) -> String {
+    match name {
+        SCOPE => "on, any or off".to_owned(),
+        GOAL => "same or cpu".to_owned(),
+        VERIFY => "auto, all or off".to_owned(),
+        ENGINES => "a list of isal and libdeflate".to_owned(),
+        GATHER => {
+            let (min, max) = GATHER_KIB.into_inner();
+            format!("{min}k to {max}k")
+        }
+        DEVICE => "off, failover or only".to_owned(),
+        DEVICE_MIN => {
+            let (min, max) = DEVICE_MIN_BYTES.into_inner();
+            format!("{min} to {max}, or 1k to {}k", max / 1024)
+        }
+        _ => {
+            let (min, max) = DEVICE_MILLISECONDS.into_inner();
+            format!("{min} to {max} milliseconds")
+        }
     }
 }
 

@@ -15,8 +15,8 @@
 //! nginx            SSL_do_handshake ──► the job continues
 //! ```
 //!
-//! If the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of an eventfd. When
-//! the provider notifies that token, `epoll_wait` reports the socket as readable.
+//! If the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of an eventfd.
+//! When the provider notifies that token, `epoll_wait` reports the socket as readable.
 //!
 //! Only handshakes run as jobs. Reads and writes do not, so renegotiation (which nginx refuses) and updates of TLS 1.3
 //! keys (which take no private key) are as they were. When nginx frees a connection whose job is paused, this library

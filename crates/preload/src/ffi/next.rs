@@ -3,8 +3,8 @@
 
 //! The next definitions of the interposed symbols, and the functions of libssl that we call.
 //!
-//! libssl is looked for apart from libc. A program may have none (and then calls nothing of it), or may load it late and
-//! for itself (Python). One without `ASYNC_JOB`s (LibreSSL, BoringSSL) means something else by the number of
+//! libssl is looked for apart from libc. A program may have none (and then calls nothing of it), or may load it late
+//! and for itself (Python). One without `ASYNC_JOB`s (LibreSSL, BoringSSL) means something else by the number of
 //! `SSL_MODE_ASYNC`.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
