@@ -451,13 +451,15 @@ impl fmt::Display for Problems {
     }
 }
 
+/// A log filter that cannot be used; with the reason in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongLogFilter(pub String);
+
 /// Control over the filter of the process's log, which the service does not own.
 pub trait LogControl: Send + Sync {
     /// Checks a filter before it is set.
-    ///
-    /// # Errors
-    /// The problem of the filter, as a text.
-    fn check(&self, filter: &str) -> Result<(), String>;
+    fn check(&self, filter: &str) -> Result<(), WrongLogFilter>;
     /// Sets a filter that passed [`Self::check`].
     fn set(&self, filter: &str);
 }

@@ -22,9 +22,9 @@ use millrace_server::listener::{Inherited, ListenError};
 use millrace_server::tls::{
     CertificateError, check_files, ensure_node_certificates, revocation_list,
 };
-use millrace_server::{Node, NodeHandle, ReloadReport, StartError};
+use millrace_server::{Node, NodeHandle, ReloadError, ReloadReport, StartError};
 use millrace_service::keys::Reloaded;
-use millrace_service::settings::LogControl;
+use millrace_service::settings::{LogControl, WrongLogFilter};
 use millrace_service::store::{KekError, KeyStore, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -299,14 +299,15 @@ fn reload(
     running: &NodeConfig,
     node: &NodeHandle,
     actor: &str,
-) -> Result<ReloadReport, String> {
-    let read = Settings::for_node(args).map_err(|error| chain(&error))?.node;
+) -> Result<ReloadReport, ReloadError> {
+    let read =
+        Settings::for_node(args).map_err(|error| ReloadError::Configuration(chain(&error)))?.node;
     let service = node.service();
-    service.check(&read.settings).map_err(|error| error.to_string())?;
+    service.check(&read.settings)?;
     // Files before settings: reading files may fail, applying checked settings cannot.
-    let keys = node.reload().map_err(|error| error.to_string())?;
+    let keys = node.reload()?;
     let needs_restart = restart_keys(running, &read);
-    let settings = service.apply(read.settings, actor).map_err(|error| error.to_string())?;
+    let settings = service.apply(read.settings, actor)?;
     Ok(ReloadReport { settings, keys, needs_restart })
 }
 
@@ -371,7 +372,8 @@ async fn reload_on(mut hangup: Signal, node: NodeHandle) {
                     tracing::warn!(keys, "these settings changed and hold after a restart");
                 }
             }
-            Ok(Err(problems)) => {
+            Ok(Err(error)) => {
+                let problems = error.to_string();
                 tracing::warn!(problems, "cannot reload: the former settings stay in force");
             }
             Err(error) => tracing::error!(%error, "a reload panicked"),
@@ -384,9 +386,9 @@ async fn reload_on(mut hangup: Signal, node: NodeHandle) {
 pub(crate) struct LogFilter(Box<dyn Fn(EnvFilter) + Send + Sync>);
 
 impl LogControl for LogFilter {
-    fn check(&self, filter: &str) -> Result<(), String> {
+    fn check(&self, filter: &str) -> Result<(), WrongLogFilter> {
         let checked = EnvFilter::try_new(filter);
-        checked.map(drop).map_err(|error| error.to_string())
+        checked.map(drop).map_err(|error| WrongLogFilter(error.to_string()))
     }
 
     fn set(&self, filter: &str) {

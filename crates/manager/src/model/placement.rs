@@ -35,11 +35,11 @@ pub struct Candidate<'a> {
     pub serves: bool,
 }
 
-/// The nodes of a tenant.
+/// The division of a tenant's quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Nodes with their share of the quota, in parts per million.
-    pub shares: Vec<(NodeName, u64)>,
+    /// The slice of each node that serves the tenant.
+    pub slices: BTreeMap<NodeName, Slice>,
     /// Whether the nodes cannot take the whole quota.
     pub short: bool,
 }
@@ -95,24 +95,17 @@ pub fn choose(
         candidates.iter().map(|candidate| fit(placement, quota, candidate)).collect();
     let mut usable: Vec<usize> =
         (0..candidates.len()).filter(|at| fits[*at] > 0 || candidates[*at].serves).collect();
-    for _ in 1..TRIES {
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
         let shares = share(placement, most, candidates, &usable, &fits);
         let slices = divide(quota, &shares);
-        if slices.len() == shares.len() {
-            return Choice::of(shares);
+        if slices.len() == shares.len() || tries == 0 {
+            let served = shares.iter().filter(|(name, _)| slices.contains_key(name));
+            return Choice { short: served.map(|(_, share)| share).sum::<u64>() < WHOLE, slices };
         }
         let left_out = |name| !slices.contains_key(name) && shares.iter().any(|(n, _)| n == name);
         usable.retain(|at| !left_out(candidates[*at].name));
-    }
-    let mut shares = share(placement, most, candidates, &usable, &fits);
-    let slices = divide(quota, &shares);
-    shares.retain(|(name, _)| slices.contains_key(name));
-    Choice::of(shares)
-}
-
-impl Choice {
-    fn of(shares: Vec<(NodeName, u64)>) -> Self {
-        Self { short: shares.iter().map(|(_, share)| share).sum::<u64>() < WHOLE, shares }
     }
 }
 
@@ -186,8 +179,7 @@ fn water_fill(caps: &[u64]) -> Vec<u64> {
 
 /// The slices of a quota by share, rounded by largest remainder. Their sum in each limited rate is the quota (times the
 /// sum of the shares); a node whose slice would be less than 1 in one of them gets none.
-#[must_use]
-pub fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, Slice> {
+fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, Slice> {
     let mut slices: BTreeMap<NodeName, Slice> =
         shares.iter().map(|(node, _)| (node.clone(), Slice::default())).collect();
     let whole = u128::from(WHOLE);
@@ -268,6 +260,7 @@ pub(super) mod tests {
             Self(rows.iter().map(node).collect())
         }
 
+        /// The nodes, each with its part of the operations in thousandths.
         fn choose(&self, placement: &Placement, quota: &Quota) -> Vec<(String, u64)> {
             let candidates: Vec<Candidate<'_>> = self
                 .0
@@ -280,11 +273,11 @@ pub(super) mod tests {
                     serves: *serves,
                 })
                 .collect();
-            let choice = choose(placement, quota, 100, &candidates);
-            choice
-                .shares
-                .into_iter()
-                .map(|(name, share)| (name.to_string(), share / 1000))
+            let slices = choose(placement, quota, 100, &candidates).slices.into_iter();
+            slices
+                .map(|(name, slice)| {
+                    (name.to_string(), slice.ops.per_second * 1000 / quota.ops.per_second)
+                })
                 .collect()
         }
     }
@@ -379,10 +372,8 @@ pub(super) mod tests {
                 .collect();
             let placement = Placement { spread, ..Placement::default() };
             let choice = choose(&placement, &quota, class, &candidates);
-            let slices = divide(&quota, &choice.shares);
-            prop_assert_eq!(slices.len(), choice.shares.len());
             for (dimension, rate) in Dimension::limited(&quota) {
-                let given: u64 = slices.values().map(|slice| dimension.of(slice).per_second).sum();
+                let given: u64 = choice.slices.values().map(|slice| dimension.of(slice).per_second).sum();
                 let whole = rate.per_second;
                 prop_assert!(given == whole || (choice.short && given < whole), "{given} of {whole}");
             }

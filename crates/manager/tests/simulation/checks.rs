@@ -76,7 +76,7 @@ impl Simulation {
                 let entries = ledger.entries.iter().filter(|entry| entry.node == *node);
                 entries.map(|entry| placement::cost(&entry.held, capacity)).sum()
             };
-            let reserved = self.truth.reserved.get(node).copied().unwrap_or(0);
+            let reserved = self.truth.reserved(node);
             if cost(after) > cost(before) && reserved > placement::WHOLE {
                 return Err(format!("{node} has slices for {reserved} ppm of its capacity"));
             }

@@ -3,7 +3,7 @@
 
 //! Administrative changes: each is one transaction with its entry in the audit log.
 
-use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, bound, json, valid};
+use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, check_limit, check_problems, json};
 use crate::model::audit::{AuditEntry, MAX_DETAIL_LEN};
 use crate::model::command::{Command, RecordKind, Refusal};
 use crate::model::keys::{MAX_POOL_KEYS, PoolKey};
@@ -62,7 +62,7 @@ impl Core {
                 if self.view.tenants.contains_key(&tenant.name) {
                     return Err(Refusal::Exists(RecordKind::Tenant, tenant.name.to_string()));
                 }
-                bound(RecordKind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
+                check_limit(RecordKind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
                 self.put_tenant(tenant, 0, to)
             }
             Command::SetTenant(tenant) => {
@@ -91,9 +91,10 @@ impl Core {
             Command::SetPrincipal(principal) => {
                 let present = self.view.principals.get(&principal.name);
                 if present.is_none() {
-                    bound(RecordKind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
+                    check_limit(RecordKind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
                 }
-                let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+                let revision =
+                    check_revision(present.map_or(0, |present| present.revision), if_match)?;
                 self.put(Table::Principal, principal.name.as_str(), revision, principal, to)
             }
             Command::RemovePrincipal { principal } => {
@@ -117,10 +118,10 @@ impl Core {
         if_match: Option<u64>,
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
-        valid(key.problems())?;
+        check_problems(key.problems())?;
         let present = self.view.keys.get(&key.name);
         if present.is_none() {
-            bound(RecordKind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
+            check_limit(RecordKind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
         }
         for tenant in &key.tenants {
             self.tenant(tenant, None)?;
@@ -128,7 +129,7 @@ impl Core {
         if present.is_some_and(|present| present.value.version >= key.version) {
             return Err(Refusal::Invalid(vec!["version: higher than the present one".to_owned()]));
         }
-        let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+        let revision = check_revision(present.map_or(0, |present| present.revision), if_match)?;
         self.put(Table::Key, key.name.as_str(), revision, key, to)
     }
 
@@ -149,7 +150,7 @@ impl Core {
         if_match: Option<u64>,
     ) -> Result<&'a Versioned<T>, Refusal> {
         let present = present.ok_or_else(|| Refusal::NotFound(kind, name.to_owned()))?;
-        matching(present.revision, if_match)?;
+        check_revision(present.revision, if_match)?;
         Ok(present)
     }
 
@@ -167,7 +168,7 @@ impl Core {
         revision: u64,
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
-        valid(tenant.problems())?;
+        check_problems(tenant.problems())?;
         for identity in &tenant.identities {
             let other = self.view.tenant_of.get(identity);
             if let Some(name) = other.filter(|name| **name != tenant.name) {
@@ -228,7 +229,7 @@ impl Core {
     }
 }
 
-fn matching(found: u64, if_match: Option<u64>) -> Result<u64, Refusal> {
+fn check_revision(found: u64, if_match: Option<u64>) -> Result<u64, Refusal> {
     match if_match {
         Some(expected) if expected != found => Err(Refusal::Changed { expected, found }),
         _ => Ok(found),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_service::grant::Grant;
 
-use super::{Core, FAST_HEARTBEAT, MAX_NODES, bound, valid};
+use super::{Core, FAST_HEARTBEAT, MAX_NODES, check_limit, check_problems};
 use crate::model::command::{RecordKind, Refusal};
 use crate::model::keys::PoolKey;
 use crate::model::name::{NodeName, TenantName};
@@ -27,11 +27,11 @@ impl Core {
         registration: &Registration,
         time_ms: u64,
     ) -> Result<(Transaction, Lease), Refusal> {
-        valid(registration.problems())?;
+        check_problems(registration.problems())?;
         let name = &registration.name;
         let present = self.view.nodes.get(name);
         if present.is_none() {
-            bound(RecordKind::Node, self.view.nodes.len(), MAX_NODES)?;
+            check_limit(RecordKind::Node, self.view.nodes.len(), MAX_NODES)?;
         }
         if present.is_some_and(|present| present.value.removed) {
             return Err(Refusal::Removed(name.clone()));
