@@ -15,18 +15,18 @@ use crate::store::{Snapshot, Store, StoreError, Transaction};
 pub struct Step {
     /// The version before.
     pub from: u32,
-    /// Writes that bring the records of a snapshot to the next version. They can be done again: a manager that ends
-    /// in the middle leaves some done and the version unchanged.
+    /// Makes the writes that bring the records of a snapshot to the next version. They can be done again: a manager
+    /// that ends in the middle leaves some done and the version unchanged.
     pub writes: fn(&Snapshot) -> Result<Transaction, StoreError>,
 }
 
 /// All steps up to [`SCHEMA_VERSION`], one per version.
 const STEPS: &[Step] = &[];
 
-/// Why a store is not opened.
+/// Why a manager does not open a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// A newer manager has written it.
+    /// A newer manager has written the store.
     #[error(transparent)]
     Newer(Refusal),
     /// The store failed.

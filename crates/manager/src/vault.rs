@@ -253,11 +253,10 @@ impl Vault {
         let former = before.map_or_else(Vec::new, |before| {
             // The same key again is no version of itself.
             let own = (before.public != public).then(|| before.sealed.clone());
-            let again = |former: &&String| {
+            let older = before.former.iter().filter(|former| {
                 describe(former).is_ok_and(|former| public_hash(&former.info) != public)
-            };
-            let older = before.former.iter().filter(again).cloned();
-            own.into_iter().chain(older).take(MAX_FORMER).collect()
+            });
+            own.into_iter().chain(older.cloned()).take(MAX_FORMER).collect()
         });
         Ok(PoolKey {
             name: name.clone(),

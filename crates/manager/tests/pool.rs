@@ -75,7 +75,8 @@ fn beat_until(
     fence: u64,
     done: impl Fn(&GrantSet) -> bool,
 ) -> GrantSet {
-    let (start, mut applied) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut applied = 0;
     loop {
         let set = manager.heartbeat(&heartbeat(node, fence, applied)).unwrap();
         if done(&set) {
@@ -95,7 +96,8 @@ fn ops(set: &GrantSet, tenant: &str) -> u64 {
 #[test]
 fn quota_is_divided_and_moves_when_a_node_is_drained() {
     let store = Arc::new(MemoryStore::new());
-    let (one, two) = (manager(&store), manager(&store));
+    let one = manager(&store);
+    let two = manager(&store);
     let a = one.register(&registration("a", 1)).unwrap().lease.fence;
     let b = two.register(&registration("b", 2)).unwrap().lease.fence;
     one.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1001)), None).unwrap();
@@ -233,7 +235,8 @@ fn lease_survives_a_store_that_was_away_for_longer_than_it_lasts() {
         *store.refused.lock().unwrap() > end
     });
     store.away.store(false, Ordering::Release);
-    let (start, mut seen) = (Instant::now(), manager.revision());
+    let start = Instant::now();
+    let mut seen = manager.revision();
     // The time that the manager takes to close the lease of a node that is silent.
     while start.elapsed() < Duration::from_millis(1000) {
         seen = manager.wait(seen, Duration::from_millis(200));
@@ -300,7 +303,8 @@ fn tenant_that_lost_one_of_its_two_nodes_gets_it_back_with_its_registration() {
     let a = manager.register(&registration("a", 1)).unwrap();
     let mut b = manager.register(&registration("b", 1)).unwrap().lease.fence;
     manager.execute(ADMIN, &Command::CreateTenant(tenant("acme", 100)), None).unwrap();
-    let (start, acme) = (Instant::now(), "acme".parse::<TenantName>().unwrap());
+    let start = Instant::now();
+    let acme = "acme".parse::<TenantName>().unwrap();
     let mut applied = [0, 0];
     let mut until = |fences: [Option<u64>; 2], wanted: [u64; 2]| loop {
         for (at, (name, fence)) in ["a", "b"].into_iter().zip(fences).enumerate() {

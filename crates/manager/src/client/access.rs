@@ -39,7 +39,7 @@ pub enum AccessError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// Others may read the file.
@@ -191,11 +191,8 @@ impl Access {
         if !(1..=MAX_MANAGERS).contains(&self.managers.len()) {
             return Err(AccessError::Managers(format!("it has {}", self.managers.len())));
         }
-        let parse = |text: &String| {
-            let parsed = text.parse::<ManagerUrl>();
-            parsed.map_err(|error| AccessError::Managers(error.to_string()))
-        };
-        self.managers.iter().map(parse).collect()
+        let urls = self.managers.iter().map(|text| text.parse::<ManagerUrl>());
+        urls.collect::<Result<_, _>>().map_err(|error| AccessError::Managers(error.to_string()))
     }
 }
 

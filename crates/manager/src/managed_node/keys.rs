@@ -239,7 +239,8 @@ fn of_before(list: &Path, service: &Service) -> Result<BTreeMap<KeyName, u64>, M
             let doubtful = service.unmarked_tenant_keys()?;
             if marked.is_empty() && !doubtful.is_empty() {
                 // A version without marks may have stored them: which are the manager's is for an operator to say.
-                let (path, keys) = (list.to_owned(), doubtful.join(", "));
+                let path = list.to_owned();
+                let keys = doubtful.join(", ");
                 return Err(ManagedNodeError::KeyList { path, error, keys });
             }
             warn!(file = %list.display(), error, "the list of the manager's keys is damaged: the node gets them again");

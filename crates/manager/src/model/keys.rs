@@ -134,14 +134,14 @@ impl HeldKeys {
     /// others unless an answer names them within [`UNCONFIRMED`].
     #[must_use]
     pub fn of_before(noted: BTreeMap<KeyName, u64>, now: Instant) -> Self {
-        let held = |version| Held {
-            version,
-            stay: match version {
+        let held = noted.into_iter().map(|(name, version)| {
+            let stay = match version {
                 0 => Stay::Leaving { at: now },
                 _ => Stay::Unconfirmed { until: now + UNCONFIRMED },
-            },
-        };
-        Self(noted.into_iter().map(|(name, version)| (name, held(version))).collect())
+            };
+            (name, Held { version, stay })
+        });
+        Self(held.collect())
     }
 
     /// Names and versions, also of keys that are leaving.
@@ -154,11 +154,11 @@ impl HeldKeys {
     /// starts, because it is leaving or was being stored.
     #[must_use]
     pub fn noted(&self) -> BTreeMap<KeyName, u64> {
-        let version = |held: &Held| match held.stay {
-            Stay::Wanted | Stay::Unconfirmed { .. } => held.version,
-            Stay::Leaving { .. } => 0,
-        };
-        self.0.iter().map(|(name, held)| (name.clone(), version(held))).collect()
+        let noted = self.0.iter().map(|(name, held)| match held.stay {
+            Stay::Wanted | Stay::Unconfirmed { .. } => (name.clone(), held.version),
+            Stay::Leaving { .. } => (name.clone(), 0),
+        });
+        noted.collect()
     }
 
     /// Whether the key is the manager's.

@@ -65,15 +65,15 @@ pub fn cost(rates: &Rates, capacity: &Capacity) -> u64 {
 /// Operations per second of a class. A class that the node has not measured counts as the nearest one that contains
 /// it, or else as the slowest measured.
 fn rate_of(capacity: &Capacity, class: JobClass) -> u64 {
-    let of_key = |key: KeyType| [JobClass::Key(key), JobClass::Cost(Class::of(key))];
     let nearest = match class {
-        JobClass::OperationWithKey(_, key) => of_key(key).to_vec(),
-        JobClass::Key(key) => vec![JobClass::Cost(Class::of(key))],
-        JobClass::Operation(_) | JobClass::Cost(_) => Vec::new(),
+        JobClass::OperationWithKey(_, key) => {
+            vec![class, JobClass::Key(key), JobClass::Cost(Class::of(key))]
+        }
+        JobClass::Key(key) => vec![class, JobClass::Cost(Class::of(key))],
+        JobClass::Operation(_) | JobClass::Cost(_) => vec![class],
     };
-    let mut measured = [class].into_iter().chain(nearest).filter_map(|class| capacity.get(&class));
-    let slowest = || capacity.values().min();
-    measured.next().or_else(slowest).copied().unwrap_or(0)
+    let measured = nearest.iter().find_map(|class| capacity.get(class));
+    measured.or_else(|| capacity.values().min()).copied().unwrap_or(0)
 }
 
 /// Bound on the divisions that [`choose`] tries: a placement takes at most this many times as long.
@@ -104,8 +104,9 @@ pub fn choose(
             let served = shares.iter().filter(|(name, _)| slices.contains_key(name));
             return Choice { short: served.map(|(_, share)| share).sum::<u64>() < WHOLE, slices };
         }
-        let left_out = |name| !slices.contains_key(name) && shares.iter().any(|(n, _)| n == name);
-        usable.retain(|at| !left_out(candidates[*at].name));
+        for (name, _) in shares.iter().filter(|(name, _)| !slices.contains_key(name)) {
+            usable.retain(|at| candidates[*at].name != name);
+        }
     }
 }
 
@@ -125,8 +126,8 @@ fn share(
     {
         let rank = |at: usize| {
             let candidate = &candidates[at];
-            let place = |zone: &Zone| placement.zones.iter().position(|wanted| wanted == zone);
-            let preferred = candidate.zone.and_then(place).unwrap_or(usize::MAX);
+            let place = placement.zones.iter().position(|zone| Some(zone) == candidate.zone);
+            let preferred = place.unwrap_or(usize::MAX);
             let used = zones.get(&candidate.zone).copied().unwrap_or(0);
             (!candidate.serves, preferred, used, u64::MAX - candidate.free, candidate.name)
         };

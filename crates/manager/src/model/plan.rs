@@ -38,11 +38,7 @@ impl Endings {
 
     /// Forgets endings that no ledger mentions any more.
     pub fn prune(&mut self, view: &View) {
-        self.0.retain(|(node, fence), _| {
-            let tenants = view.tenants_of.get(node).into_iter().flatten();
-            let mut ledgers = tenants.filter_map(|tenant| view.ledgers.get(tenant));
-            ledgers.any(|ledger| ledger.value.entry(node, *fence).is_some())
-        });
+        self.0.retain(|(node, fence), _| view.has_entry(node, *fence));
     }
 }
 

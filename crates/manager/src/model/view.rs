@@ -209,6 +209,14 @@ impl View {
         placement::WHOLE.saturating_sub(self.reserved(name))
     }
 
+    /// Whether a registration of a node is in the ledger of any tenant.
+    #[must_use]
+    pub fn has_entry(&self, node: &NodeName, fence: u64) -> bool {
+        let tenants = self.tenants_of.get(node).into_iter().flatten();
+        let mut ledgers = tenants.filter_map(|tenant| self.ledgers.get(tenant));
+        ledgers.any(|ledger| ledger.value.entry(node, fence).is_some())
+    }
+
     fn take(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Touched {
         match self.try_take(key, value, revision) {
             Ok(touched) => {

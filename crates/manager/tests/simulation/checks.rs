@@ -122,7 +122,8 @@ impl Simulation {
                 ));
             }
             for (mark_executed, mark_allowed, saved) in self.marks.get(name).into_iter().flatten() {
-                let (done, may) = (executed - mark_executed, allowed - mark_allowed + saved);
+                let done = executed - mark_executed;
+                let may = allowed - mark_allowed + saved;
                 if done > may + 1e-3 {
                     return Err(format!("{name}: {done} operations in a window, {may} allowed"));
                 }

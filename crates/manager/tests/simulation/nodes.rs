@@ -58,7 +58,8 @@ impl Simulation {
                 keys: node.keys.versions(),
             }),
         };
-        let (process, mute) = (node.process, node.mute);
+        let process = node.process;
+        let mute = node.mute;
         let lost = mute || (!self.calm && self.random.percent(5));
         let manager = self.random.index(MANAGERS);
         let delay = self.delay();

@@ -3,9 +3,7 @@
 
 //! The verdict: the worst findings of an overview in one sentence.
 
-use super::{
-    BackendLine, BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel,
-};
+use super::{BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel};
 
 /// Share of fallbacks from which on the verdict is a warning.
 const FALLBACK_WARNING: f64 = 0.01;
@@ -103,12 +101,10 @@ impl Overview {
     fn findings_of_parts(&self) -> Vec<Finding> {
         let mut texts = Vec::new();
         for node in &self.nodes {
-            let out = |row: &&BackendLine| row.state == BackendState::Quarantined;
-            let out = node.backends.iter().filter(out);
+            let out = node.backends.iter().filter(|row| row.state == BackendState::Quarantined);
             texts.extend(out.map(|row| format!("{} of {} is quarantined", row.backend, node.name)));
         }
-        let broken = self.keys.iter().filter(|key| !key.problem.is_empty());
-        let broken = broken.count();
+        let broken = self.keys.iter().filter(|key| !key.problem.is_empty()).count();
         if broken > 0 {
             texts.push(format!("{broken} keys cannot be used"));
         }
@@ -118,8 +114,7 @@ impl Overview {
         if !throttled.is_empty() {
             texts.push(format!("{} reached the quota", list(&throttled)));
         }
-        let warning = |text| (VerdictLevel::Warning, text);
-        texts.into_iter().map(warning).collect()
+        texts.into_iter().map(|text| (VerdictLevel::Warning, text)).collect()
     }
 }
 

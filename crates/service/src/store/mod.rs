@@ -442,7 +442,8 @@ impl KeyStore {
     pub(crate) fn entries(&self) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
         let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         let mut entries = Vec::new();
-        let (mut current, mut former) = (0, 0);
+        let mut current = 0;
+        let mut former = 0;
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let Some(id) = entry.file_name().to_str().and_then(VersionId::of_file) else {

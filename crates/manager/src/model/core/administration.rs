@@ -51,6 +51,7 @@ impl Core {
         Ok(transaction)
     }
 
+    /// Adds the checks and writes of a command to a transaction.
     fn change(
         &self,
         command: &Command,
@@ -73,8 +74,9 @@ impl Core {
                 self.change_tenant(tenant, if_match, to, |tenant| tenant.quota = quota.clone())
             }
             Command::Place { tenant, placement } => {
-                let change = |tenant: &mut Tenant| tenant.placement = placement.clone();
-                self.change_tenant(tenant, if_match, to, change)
+                self.change_tenant(tenant, if_match, to, |tenant| {
+                    tenant.placement = placement.clone();
+                })
             }
             Command::RemoveTenant { tenant } => {
                 let revision = self.tenant(tenant, if_match)?.revision;
