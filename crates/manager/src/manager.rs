@@ -294,9 +294,6 @@ impl Manager {
     }
 
     /// Up to `limit` entries of the audit log from number `from` on.
-    ///
-    /// # Errors
-    /// The store fails.
     pub fn audit(&self, from: u64, limit: usize) -> Result<Vec<AuditEntry>, ManagerError> {
         let page = self.0.store.page(AUDIT_PREFIX, &audit_key(from), limit)?;
         let entry = |entry: &crate::store::StoreEntry| {

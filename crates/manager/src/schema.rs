@@ -42,6 +42,7 @@ pub fn prepare(store: &dyn Store) -> Result<(), SchemaError> {
     prepare_to(store, SCHEMA_VERSION, STEPS)
 }
 
+/// Brings a store to the version `current`, by `steps`.
 fn prepare_to(store: &dyn Store, current: u32, steps: &[Step]) -> Result<(), SchemaError> {
     // Two managers may migrate at once: the loser reads again.
     for _ in 0..100 {

@@ -255,9 +255,9 @@ pub struct TimedStream<S> {
 /// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// It sends a request.
+    /// Sends a request.
     Request,
-    /// It reads the answer.
+    /// Reads the answer.
     Answer,
 }
 

@@ -68,9 +68,6 @@ pub struct ServerTls(watch::Sender<Arc<ServerConfig>>);
 
 impl ServerTls {
     /// Reads the files. A client without a certificate is let in: it needs a token.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
         Ok(Self(watch::channel(server_config(files)?).0))
     }

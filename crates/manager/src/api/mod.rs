@@ -76,8 +76,8 @@ pub use views::{
 /// Bound on a body, in bytes: a tenant with 1,024 identities, or the report of a node, has 200 KiB.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// Bound on requests that are carried out at once: each has one of the 512 threads that the runtime has for blocking work
-/// while it waits for the store.
+/// Bound on requests that are carried out at once: each has one of the 512 threads that the runtime has for blocking
+/// work, while it waits for the store.
 const MAX_AT_ONCE: usize = 64;
 
 /// The API of one manager.

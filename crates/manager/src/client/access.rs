@@ -153,9 +153,6 @@ impl fmt::Debug for Access {
 impl Access {
     /// Reads an access file. It holds a secret, so no other user may be able to read it; the group of root's file
     /// may ([`exposed_bits`]).
-    ///
-    /// # Errors
-    /// [`AccessError`].
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let failed = |source| AccessError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;

@@ -13,7 +13,7 @@ use millrace_service::overview::NodeState;
 
 use super::name::{NodeName, TenantName};
 use super::node::Node;
-use super::pace::{Pace, TRIES};
+use super::pace::{SearchPace, TRIES};
 use super::placement::{WHOLE, cost};
 use super::view::View;
 
@@ -23,7 +23,7 @@ pub const MARGIN: u64 = WHOLE / 5;
 /// State of the rebalancing: time of the next move, and the tenant after which the next search starts.
 #[derive(Clone, Debug, Default)]
 pub struct Balance {
-    pace: Pace,
+    pace: SearchPace,
     after: Option<TenantName>,
 }
 

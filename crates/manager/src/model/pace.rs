@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! [`Pace`]: how often a manager looks for better placements that no event asks for. Each tenant that it tries costs a
-//! placement.
+//! [`SearchPace`]: how often a manager looks for better placements that no event asks for. Each tenant that it tries
+//! costs a placement.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ pub const TRIES: usize = 16;
 
 /// The time of the next look; `None` if one may begin at once.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace(Option<Instant>);
+pub struct SearchPace(Option<Instant>);
 
-impl Pace {
+impl SearchPace {
     /// Whether a look may begin.
     #[must_use]
     pub fn is_due(self, now: Instant) -> bool {

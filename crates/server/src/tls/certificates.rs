@@ -51,9 +51,6 @@ pub struct IssuedNode {
 }
 
 /// Ensures that `directory` holds a CA. An existing one stays unchanged.
-///
-/// # Errors
-/// If files cannot be read or written.
 pub fn ensure_authority(directory: &Path) -> Result<(), CertificateError> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(at(directory))?;
     if files(directory, CA).certificate.exists() { Ok(()) } else { make_ca(directory) }
@@ -90,9 +87,6 @@ fn is_node_name(name: &str) -> bool {
 /// Ensures that `directory` holds a CA and a certificate for a node known as `names` (DNS names or
 /// addresses). Valid files stay unchanged, so a node may call this at every start. A certificate that expires
 /// soon or lacks a name is replaced, if the CA's key is in the directory.
-///
-/// # Errors
-/// If files cannot be read or written.
 pub fn ensure_node_certificates(
     directory: &Path,
     names: &[String],

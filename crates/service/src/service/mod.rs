@@ -385,9 +385,6 @@ impl Service {
 
     /// Checks a key imported by a client; pass the result to [`Session::imported`]. Takes milliseconds of a
     /// core: the front end bounds how many run at once.
-    ///
-    /// # Errors
-    /// The problem of the key.
     pub fn check_import(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         self.inner.engine.load_key(key)
     }
@@ -477,7 +474,7 @@ impl Service {
         self.inner.keyring.report(&self.inner.name)
     }
 
-    /// Names the certificate that the node shows its clients; none without a TCP listener.
+    /// Names the certificate that the node shows its clients. `None` without a TCP listener.
     pub fn set_certificate(&self, certificate: Option<NodeCertificate>) {
         *lock(&self.inner.certificate) = certificate;
     }

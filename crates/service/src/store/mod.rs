@@ -263,9 +263,6 @@ impl KeyStore {
 
     /// All versions of all keys, by name and the current version first, without opening their seals: the result
     /// is not authenticated. Files that do not parse are errors in the list.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Result<KeyMeta, StoreError>>, StoreError> {
         let mut keys = Vec::new();
         for (id, _) in self.entries()? {

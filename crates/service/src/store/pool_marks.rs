@@ -55,9 +55,6 @@ impl KeyStore {
     }
 
     /// Names with a mark, also those without a key.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(crate) fn marked(&self) -> Result<BTreeSet<String>, StoreError> {
         let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         let mut names = BTreeSet::new();
@@ -70,9 +67,6 @@ impl KeyStore {
     }
 
     /// Names of keys without a mark that tenants alone may use, as all keys of a pool.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(crate) fn unmarked_of_tenants(&self) -> Result<Vec<String>, StoreError> {
         let marked = self.marked()?;
         let mut keys = self.list()?.into_iter().flatten().collect::<Vec<_>>();

@@ -15,9 +15,6 @@ use crate::store::Transaction;
 
 impl Core {
     /// The transaction of an administrative change. `if_match` is the revision that the caller has seen.
-    ///
-    /// # Errors
-    /// Why the change is refused.
     pub fn command(
         &self,
         actor: Actor<'_>,

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use super::balance::Balance;
 use super::command::{RecordKind, Refusal};
 use super::name::{NodeName, TenantName};
-use super::pace::Pace;
+use super::pace::SearchPace;
 use super::plan::Endings;
 use super::principal::Role;
 use super::view::{SCHEMA, SCHEMA_VERSION, Table, Touched, View};
@@ -107,7 +107,7 @@ struct RoomSearch {
     /// Whether a slice or a tenant has changed since the search began.
     changed: bool,
     open: BTreeSet<TenantName>,
-    pace: Pace,
+    pace: SearchPace,
 }
 
 /// Caller of a command, as the audit log names it.
