@@ -16,7 +16,7 @@
 //! - [`store`]: where the records are.
 //! - [`vault`]: private keys in the records; [`sealing`]: private keys on their way to a node.
 //! - [`schema`]: versions of the records' form.
-//! - [`manager`]: rules, store, signing key and threads together.
+//! - [`Manager`]: rules, store, signing key and threads together.
 //! - [`managed_node`]: the node's half of the protocol: its thread, its state folder, the measurement of its capacity.
 #![forbid(unsafe_code)]
 

@@ -246,16 +246,20 @@ impl Manager {
         }
         self.0.commit(|core| core.heartbeat(heartbeat, wall_ms()).map(|made| (made, ())))?;
         let core = self.0.core();
-        let (node, fence) = (&heartbeat.node, heartbeat.fence);
+        let node = &heartbeat.node;
+        let fence = heartbeat.fence;
         let grants = core.grants(node, fence, heartbeat.clock_ms)?;
         let wanted = core.keys(node, fence);
         let keys = wanted.iter().map(|key| (key.name.clone(), key.version)).collect();
-        let has = |key: &PoolKey| heartbeat.keys.get(&key.name) == Some(&key.version);
-        let lacking = wanted.into_iter().filter(|key| !has(key));
-        let lacking: Vec<PoolKey> = lacking.cloned().collect();
+        let lacking: Vec<PoolKey> = wanted
+            .into_iter()
+            .filter(|key| heartbeat.keys.get(&key.name) != Some(&key.version))
+            .cloned()
+            .collect();
         let public = core.view().node(node).and_then(|node| node.registration.sealing_key.clone());
-        let (revision, mut next, ttl) =
-            (core.view().revision, core.next_heartbeat(node, fence), core.times().ttl);
+        let revision = core.view().revision;
+        let ttl = core.times().ttl;
+        let mut next = core.next_heartbeat(node, fence);
         drop(core);
         let sealed_keys: Vec<SealedKey> = match (&self.0.vault, public) {
             (Some(vault), Some(public)) => lacking
@@ -268,15 +272,14 @@ impl Manager {
         if sealed_keys.len() == KEYS_AT_ONCE {
             next = next.min(FAST_HEARTBEAT);
         }
-        let sign = |grant| {
-            self.0.signer.sign(grant).map_err(|error| ManagerError::Grant(error.to_string()))
-        };
+        let grants = grants.into_iter().map(|grant| self.0.signer.sign(grant));
+        let grants = grants.collect::<Result<_, _>>();
         Ok(GrantSet {
             fence,
             revision,
             ttl_ms: millis(ttl),
             next_ms: millis(next),
-            grants: grants.into_iter().map(sign).collect::<Result<_, _>>()?,
+            grants: grants.map_err(|error| ManagerError::Grant(error.to_string()))?,
             keys,
             sealed_keys,
         })
@@ -291,9 +294,6 @@ impl Manager {
     }
 
     /// Up to `limit` entries of the audit log from number `from` on.
-    ///
-    /// # Errors
-    /// The store fails.
     pub fn audit(&self, from: u64, limit: usize) -> Result<Vec<AuditEntry>, ManagerError> {
         let page = self.0.store.page(AUDIT_PREFIX, &audit_key(from), limit)?;
         let entry = |entry: &crate::store::StoreEntry| {
@@ -309,7 +309,8 @@ impl Manager {
     /// Place where it is broken.
     pub fn verify_audit(&self) -> Result<AuditHead, ManagerError> {
         let head = self.view(|view| view.audit_head.value);
-        let (mut verifier, mut next) = (AuditVerifier::default(), 1);
+        let mut verifier = AuditVerifier::default();
+        let mut next = 1;
         while next <= head.seq {
             let page = self.audit(next, 1000)?;
             let page = page.iter().filter(|entry| entry.seq <= head.seq);

@@ -15,18 +15,18 @@ use crate::store::{Snapshot, Store, StoreError, Transaction};
 pub struct Step {
     /// The version before.
     pub from: u32,
-    /// Writes that bring the records of a snapshot to the next version. They can be done again: a manager that ends
-    /// in the middle leaves some done and the version unchanged.
+    /// Makes the writes that bring the records of a snapshot to the next version. They can be done again: a manager
+    /// that ends in the middle leaves some done and the version unchanged.
     pub writes: fn(&Snapshot) -> Result<Transaction, StoreError>,
 }
 
 /// All steps up to [`SCHEMA_VERSION`], one per version.
 const STEPS: &[Step] = &[];
 
-/// Why a store is not opened.
+/// Why a manager does not open a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// A newer manager has written it.
+    /// A newer manager has written the store.
     #[error(transparent)]
     Newer(Refusal),
     /// The store failed.
@@ -42,6 +42,7 @@ pub fn prepare(store: &dyn Store) -> Result<(), SchemaError> {
     prepare_to(store, SCHEMA_VERSION, STEPS)
 }
 
+/// Brings a store to the version `current`, by `steps`.
 fn prepare_to(store: &dyn Store, current: u32, steps: &[Step]) -> Result<(), SchemaError> {
     // Two managers may migrate at once: the loser reads again.
     for _ in 0..100 {

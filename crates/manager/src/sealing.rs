@@ -128,9 +128,6 @@ impl SealingPair {
     }
 
     /// Opens a key of an answer with this fence and revision.
-    ///
-    /// # Errors
-    /// [`SealingError`].
     pub fn open(
         &self,
         node: &NodeName,
@@ -176,9 +173,6 @@ fn public_of(text: &str) -> Result<HpkePublicKey, SealingError> {
 }
 
 /// Seals a key to the node with this public half.
-///
-/// # Errors
-/// [`SealingError`].
 pub fn seal(
     public: &str,
     context: TransitContext<'_>,

@@ -212,9 +212,6 @@ impl Vault {
 
     /// The record of a key. Its former versions and, where `rights` does not name them, its operations and hashes are
     /// those of `before`. `pem` is PKCS#8, PKCS#1 or SEC 1.
-    ///
-    /// # Errors
-    /// [`VaultError`].
     pub fn make(
         &self,
         name: &KeyName,
@@ -253,11 +250,10 @@ impl Vault {
         let former = before.map_or_else(Vec::new, |before| {
             // The same key again is no version of itself.
             let own = (before.public != public).then(|| before.sealed.clone());
-            let again = |former: &&String| {
+            let older = before.former.iter().filter(|former| {
                 describe(former).is_ok_and(|former| public_hash(&former.info) != public)
-            };
-            let older = before.former.iter().filter(again).cloned();
-            own.into_iter().chain(older).take(MAX_FORMER).collect()
+            });
+            own.into_iter().chain(older.cloned()).take(MAX_FORMER).collect()
         });
         Ok(PoolKey {
             name: name.clone(),
@@ -348,9 +344,6 @@ pub fn next_version(before: Option<&PoolKey>, now_ms: u64) -> u64 {
 }
 
 /// The clear part of a sealed version in base64. Not authenticated.
-///
-/// # Errors
-/// The text is no key file.
 pub fn describe(sealed: &str) -> Result<Metadata, FormatError> {
     let bytes = STANDARD.decode(sealed).map_err(|_| FormatError::Magic)?;
     Ok(parse(&bytes)?.metadata)

@@ -133,7 +133,8 @@ const SUITE: &[(&str, Case)] = &[
         assert!(idle.unwrap().changes.is_empty() && start.elapsed() >= Duration::from_millis(50));
     }),
     ("changes of other prefixes are left out", |store, root| {
-        let (inside, outside) = (format!("{root}in/a"), format!("{root}out/a"));
+        let inside = format!("{root}in/a");
+        let outside = format!("{root}out/a");
         let before = store.commit(&put(&inside, "0")).unwrap();
         store.commit(&put(&outside, "1")).unwrap();
         let last = store.commit(&put(&inside, "2")).unwrap();
@@ -273,7 +274,8 @@ fn suspended_leader_keeps_no_reader_of_changes_waiting() {
     const BOUND: Duration = Duration::from_secs(25);
     let cluster = Cluster::start(3);
     let leader = cluster.etcd.leader();
-    let (reader, writer) = (cluster.store_from(leader), cluster.store_from((leader + 1) % 3));
+    let reader = cluster.store_from(leader);
+    let writer = cluster.store_from((leader + 1) % 3);
     let first = writer.commit(&put("s/a", "1")).unwrap();
     let _ = changes_until(&reader, "s/", first - 1, |changes| !changes.changes.is_empty());
     cluster.etcd.signal(leader, "-STOP");

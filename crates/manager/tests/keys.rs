@@ -62,7 +62,8 @@ fn import(manager: &Manager, name: &str, number: usize, tenants: &[&str]) -> Poo
     let name: KeyName = name.parse().unwrap();
     let before = manager.view(|view| view.keys.get(&name).map(|key| key.value.clone()));
     let vault = manager.vault().unwrap();
-    let (pem, rights) = (pem(number), rights(tenants));
+    let pem = pem(number);
+    let rights = rights(tenants);
     let key = vault.make(&name, pem.as_bytes(), &rights, before.as_ref(), 1000).unwrap();
     manager.execute(ADMIN, &Command::SetKey(key.clone()), None).unwrap();
     key
@@ -134,7 +135,8 @@ impl Node {
 
 /// Two nodes, and a tenant on `a` alone.
 fn pool(manager: &Manager) -> (Node, Node) {
-    let (a, b) = (Node::join(manager, "a"), Node::join(manager, "b"));
+    let a = Node::join(manager, "a");
+    let b = Node::join(manager, "b");
     let mut tenant = Tenant::new("acme".parse().unwrap());
     tenant.placement.spread = 1;
     tenant.placement.nodes = ["a".parse().unwrap()].into();

@@ -3,8 +3,8 @@
 
 //! Managers at work on one store: nodes register, tenants get their quota, slices move.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_manager::model::command::{Command, Refusal};
@@ -21,6 +21,7 @@ use millrace_manager::{Manager, ManagerError};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::rates::Rate;
 use millrace_service::tenants::MAX_NODE_TENANTS;
+use millrace_testkit::wait;
 
 const ADMIN: Actor<'_> = Actor { name: "admin:test", role: Role::Admin };
 
@@ -74,7 +75,8 @@ fn beat_until(
     fence: u64,
     done: impl Fn(&GrantSet) -> bool,
 ) -> GrantSet {
-    let (start, mut applied) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut applied = 0;
     loop {
         let set = manager.heartbeat(&heartbeat(node, fence, applied)).unwrap();
         if done(&set) {
@@ -94,16 +96,17 @@ fn ops(set: &GrantSet, tenant: &str) -> u64 {
 #[test]
 fn quota_is_divided_and_moves_when_a_node_is_drained() {
     let store = Arc::new(MemoryStore::new());
-    let (one, two) = (manager(&store), manager(&store));
+    let one = manager(&store);
+    let two = manager(&store);
     let a = one.register(&registration("a", 1)).unwrap().lease.fence;
     let b = two.register(&registration("b", 2)).unwrap().lease.fence;
     one.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1001)), None).unwrap();
 
     let set = beat_until(&one, "a", a, |set| ops(set, "acme") > 0);
     assert_eq!(ops(&set, "acme"), 501);
-    let grants =
+    let verified =
         set.verify(&GrantKeys::new(one.grant_keys().as_slice().iter().copied()).unwrap()).unwrap();
-    assert_eq!((grants[0].fence, grants[0].not_before_ms), (a, 1_000_000));
+    assert_eq!((verified.grants[0].fence, verified.grants[0].not_before_ms), (a, 1_000_000));
     assert_eq!(ops(&beat_until(&two, "b", b, |set| ops(set, "acme") > 0), "acme"), 500);
 
     let node = "a".parse().unwrap();
@@ -187,11 +190,14 @@ fn manager_that_starts_again_on_its_file_knows_nodes_and_tenants() {
 struct Unsteady {
     store: MemoryStore,
     away: AtomicBool,
+    /// Time of the last question while it was away.
+    refused: Mutex<Option<Instant>>,
 }
 
 impl Unsteady {
     fn there(&self) -> Result<&MemoryStore, StoreError> {
         if self.away.load(Ordering::Acquire) {
+            *self.refused.lock().unwrap() = Some(Instant::now());
             return Err(StoreError::Unavailable("it is away".to_owned()));
         }
         Ok(&self.store)
@@ -224,10 +230,13 @@ fn lease_survives_a_store_that_was_away_for_longer_than_it_lasts() {
     let manager = Manager::start(shared, signer, &GrantKeys::default(), times()).unwrap();
     let a = manager.register(&registration("a", 1)).unwrap().lease.fence;
     store.away.store(true, Ordering::Release);
-    // Longer than the lease and the pause of the manager between two questions.
-    std::thread::sleep(times().ttl + times().allowance + Duration::from_secs(1));
+    let end = Some(Instant::now() + times().ttl + times().allowance);
+    wait::until("the manager asks after the end of the lease", || {
+        *store.refused.lock().unwrap() > end
+    });
     store.away.store(false, Ordering::Release);
-    let (start, mut seen) = (Instant::now(), manager.revision());
+    let start = Instant::now();
+    let mut seen = manager.revision();
     // The time that the manager takes to close the lease of a node that is silent.
     while start.elapsed() < Duration::from_millis(1000) {
         seen = manager.wait(seen, Duration::from_millis(200));
@@ -279,7 +288,7 @@ fn undrained_node_gets_tenants_back_until_the_nodes_are_about_as_full() {
     // They stay there.
     let settled = manager.view(|view| view.epoch);
     let again = Instant::now();
-    while again.elapsed() < 2 * millrace_manager::model::balance::INTERVAL {
+    while again.elapsed() < 2 * millrace_manager::model::pace::INTERVAL {
         beat();
     }
     assert_eq!(manager.view(|view| view.epoch), settled, "{:?}", reserved());
@@ -294,7 +303,8 @@ fn tenant_that_lost_one_of_its_two_nodes_gets_it_back_with_its_registration() {
     let a = manager.register(&registration("a", 1)).unwrap();
     let mut b = manager.register(&registration("b", 1)).unwrap().lease.fence;
     manager.execute(ADMIN, &Command::CreateTenant(tenant("acme", 100)), None).unwrap();
-    let (start, acme) = (Instant::now(), "acme".parse::<TenantName>().unwrap());
+    let start = Instant::now();
+    let acme = "acme".parse::<TenantName>().unwrap();
     let mut applied = [0, 0];
     let mut until = |fences: [Option<u64>; 2], wanted: [u64; 2]| loop {
         for (at, (name, fence)) in ["a", "b"].into_iter().zip(fences).enumerate() {

@@ -132,7 +132,7 @@ async fn reload(State(node): State<NodeHandle>, ConnectInfo(peer): ConnectInfo<P
     info!(uid = peer.uid, "reload asked for");
     match spawn_blocking(move || node.reload_all(&format!("uid:{}", peer.uid))).await {
         Ok(Ok(report)) => answer(&report),
-        Ok(Err(problems)) => (StatusCode::CONFLICT, problems).into_response(),
+        Ok(Err(error)) => (StatusCode::CONFLICT, error.to_string()).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use millrace_operation::sync::lock;
 use millrace_service::Service;
 use millrace_service::keys::Reloaded;
-use millrace_service::settings::Applied;
+use millrace_service::settings::{Applied, Problems};
 use millrace_service::status::Status;
 use millrace_service::store::StoreError;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::tls::{Acceptor, TlsError};
 /// A reload action that replaces [`NodeHandle::reload`] and also reads the settings again.
 ///
 /// The argument names the origin of the request, for the audit log.
-pub type ReloadAction = Arc<dyn Fn(&str) -> Result<ReloadReport, String> + Send + Sync>;
+pub type ReloadAction = Arc<dyn Fn(&str) -> Result<ReloadReport, ReloadError> + Send + Sync>;
 
 /// The changes made by a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +36,12 @@ pub struct ReloadReport {
 /// Why a node does not take its files again.
 #[derive(Debug, Error)]
 pub enum ReloadError {
+    /// The configuration cannot be read; with the reason in words for the operator.
+    #[error("{0}")]
+    Configuration(String),
+    /// The settings are not valid.
+    #[error(transparent)]
+    Settings(#[from] Problems),
     /// A certificate file cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -102,13 +108,13 @@ impl NodeHandle {
     /// certificates. Blocks on disk and key checks.
     ///
     /// # Errors
-    /// The part that is unreadable or wrong, with a text for the operator; that part stays unchanged.
-    pub fn reload_all(&self, actor: &str) -> Result<ReloadReport, String> {
+    /// The part that is unreadable or wrong stays unchanged.
+    pub fn reload_all(&self, actor: &str) -> Result<ReloadReport, ReloadError> {
         let action = lock(&self.action).clone();
         if let Some(action) = action {
             return action(actor);
         }
-        let keys = self.reload().map_err(|error| error.to_string())?;
+        let keys = self.reload()?;
         let revision = self.service().settings().revision;
         Ok(ReloadReport {
             settings: Applied { revision, changes: Vec::new() },

@@ -223,7 +223,7 @@ impl<L: Listener> Listener for Bounded<L> {
         let timed = TimedStream {
             stream,
             timeouts,
-            answering: false,
+            step: Step::Request,
             timer: Box::pin(sleep(timeouts.request)),
             ended,
             first_request: Some(first_request),
@@ -243,13 +243,22 @@ impl<L: Listener> Listener for Bounded<L> {
 pub struct TimedStream<S> {
     stream: S,
     timeouts: Timeouts,
-    answering: bool,
+    step: Step,
     timer: Pin<Box<Sleep>>,
     /// Completes when the connection must end for a new one.
     ended: oneshot::Receiver<()>,
     /// First request of the connection, until its answer begins.
     first_request: Option<FirstRequest>,
     _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The next step of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Sends a request.
+    Request,
+    /// Reads the answer.
+    Answer,
 }
 
 /// The connections that wait for their first request, by number: the oldest first.
@@ -305,12 +314,15 @@ impl<S> fmt::Debug for TimedStream<S> {
 }
 
 impl<S> TimedStream<S> {
-    /// Starts the timeout of the client's next step: reading the answer if `answering`, else its request.
-    fn turn(&mut self, answering: bool) {
-        if self.answering != answering {
-            self.answering = answering;
+    /// Starts the timeout of the client's next step.
+    fn turn_to(&mut self, step: Step) {
+        if self.step != step {
+            self.step = step;
             self.first_request = None;
-            let time = if answering { self.timeouts.answer } else { self.timeouts.request };
+            let time = match step {
+                Step::Request => self.timeouts.request,
+                Step::Answer => self.timeouts.answer,
+            };
             self.timer.as_mut().reset(Instant::now() + time);
         }
     }
@@ -350,7 +362,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.turn(true);
+        self.turn_to(Step::Answer);
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.or_timeout(written, context)
     }
@@ -358,7 +370,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if let Poll::Ready(Ok(())) = flushed {
-            self.turn(false);
+            self.turn_to(Step::Request);
         }
         self.or_timeout(flushed, context)
     }

@@ -63,7 +63,8 @@ impl Imports {
     /// Checks imports until none waits.
     async fn work(self) {
         while let Some(import) = self.next() {
-            let (request, outbox) = (import.request, Arc::clone(&import.outbox));
+            let request = import.request;
+            let outbox = Arc::clone(&import.outbox);
             let service = self.shared.service.clone();
             let checked = spawn_blocking(move || {
                 let key = service.check_import(&import.key);

@@ -32,9 +32,13 @@ use tracing::warn;
 
 use crate::config::{UnixConfig, group_id};
 
-/// The node notices a dead host within about two minutes: a minute of silence, then four probes 15 s apart.
+/// Silence after which the node probes a TCP connection. It notices a dead host within about two minutes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// Time between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Probes without an answer after which the connection ends.
 const KEEPALIVE_PROBES: u32 = 4;
 
 /// Why a node cannot listen on a socket.
@@ -45,7 +49,7 @@ pub enum ListenError {
     Io {
         /// The path of the socket.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// Another process listens on the socket.
@@ -261,7 +265,8 @@ fn make_directory(folder: &Path, mode: u32, group: Option<&Group>) -> Result<(),
 /// Refuses a folder in which another user could replace the socket. In a sticky folder (/tmp) the kernel prevents
 /// that.
 fn check_folder(path: &Path, folder: &fs::Metadata, user: u32) -> Result<(), ListenError> {
-    let (owner, mode) = (folder.uid(), folder.mode());
+    let owner = folder.uid();
+    let mode = folder.mode();
     let refused = |reason| ListenError::Folder { path: path.to_owned(), reason };
     if owner != 0 && owner != user {
         return Err(refused(format!("it belongs to uid {owner}")));
@@ -317,9 +322,10 @@ struct Group {
 
 impl Group {
     fn find(path: &Path, name: &str) -> Result<Self, ListenError> {
-        let unknown = || ListenError::Group { path: path.to_owned(), group: name.to_owned() };
-        let found = |id| Self { name: name.to_owned(), id };
-        group_id(name).map(found).ok_or_else(unknown)
+        match group_id(name) {
+            Some(id) => Ok(Self { name: name.to_owned(), id }),
+            None => Err(ListenError::Group { path: path.to_owned(), group: name.to_owned() }),
+        }
     }
 
     /// Gives a folder to the group.

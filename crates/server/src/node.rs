@@ -19,7 +19,7 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_operation::sync::lock;
@@ -99,7 +99,7 @@ struct HandshakeTasks {
     tasks: HashMap<u64, AbortHandle>,
 }
 
-/// Error of [`Node::bind`].
+/// Why a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A unix socket cannot be opened.
@@ -112,7 +112,7 @@ pub enum StartError {
         address: SocketAddr,
         /// Purpose of the listener.
         what: &'static str,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// The address for metrics is not on loopback; metrics have no authentication.
@@ -221,7 +221,8 @@ impl Node {
         helpers.spawn(watch(Arc::clone(&inner)));
         let overviews = http::overviews(inner.service.clone());
         if let Some(listener) = metrics {
-            let (service, overviews) = (inner.service.clone(), overviews.clone());
+            let service = inner.service.clone();
+            let overviews = overviews.clone();
             let server = http::serve_tcp(listener, service, overviews);
             helpers.spawn(report("metrics", server));
         }
@@ -277,8 +278,7 @@ impl NodeInner {
     }
 
     fn handshakes(&self) -> MutexGuard<'_, HandshakeTasks> {
-        let handshakes = self.handshakes.lock();
-        handshakes.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.handshakes)
     }
 
     /// Waits after a failed accept.

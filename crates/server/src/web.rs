@@ -67,8 +67,8 @@ pub fn page<S: Clone + Send + Sync + 'static>() -> Router<S> {
 /// `Origin`, and browsers leave it out of a `GET` to the same host.
 #[must_use]
 pub fn same_origin(headers: &HeaderMap) -> bool {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    match (headers.get(header::ORIGIN), text(header::HOST)) {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    match (headers.get(header::ORIGIN), host) {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(origin), Some(host)) => origin.to_str().is_ok_and(|origin| {

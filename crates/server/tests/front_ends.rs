@@ -146,7 +146,8 @@ fn quota_of_an_identity_holds_over_both_front_ends() {
     let (node, service) = node(|settings| settings.limits.quota = Some(4));
     let mut beside = InMemory::open(&service, &my_uid()).unwrap();
     let mut client = node.connect();
-    let (here, there) = (beside.open_key("all").unwrap(), client.open("all"));
+    let here = beside.open_key("all").unwrap();
+    let there = client.open("all");
     let start = Instant::now();
     let mut done = 0;
     for _ in 0..4 {
@@ -184,7 +185,8 @@ fn changed_settings_reach_open_sessions_of_both_front_ends() {
     let me = my_uid();
     let mut beside = InMemory::open(&service, "guest:1").unwrap();
     let mut client = node.connect();
-    let (here, there) = (beside.open_key("all").unwrap(), client.open("all"));
+    let here = beside.open_key("all").unwrap();
+    let there = client.open("all");
 
     let mut settings = service.settings().settings.clone();
     settings.limits.quota = Some(1);

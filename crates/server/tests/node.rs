@@ -525,7 +525,8 @@ fn connections_are_capped_in_total_and_per_identity() {
             }
         });
         let node = setup.start();
-        let (first, _second) = (node.connect(), node.connect());
+        let first = node.connect();
+        let _second = node.connect();
         assert_eq!(node.silent().fault(), Fault::TooManyConnections);
         drop(first);
         node.until(|status| status.connections == 1);

@@ -173,7 +173,8 @@ fn certificates_and_the_ca_are_reloaded() {
     let node = setup().start();
     let directory = node.setup.directory.path().join("tls");
     let old = issue(&node, "gateway-1");
-    let (old_papers, still_old) = (Papers::of(&old), Papers::of(&old));
+    let old_papers = Papers::of(&old);
+    let still_old = Papers::of(&old);
     let mut open = Client::new(old_papers.connect(&node));
     open.hello();
 

@@ -79,7 +79,8 @@ fn gets_in(node: &TestNode, files: &CertificateFiles) -> bool {
 #[test]
 fn revoked_client_is_refused_from_the_next_reload_on() {
     let node = with_list().start();
-    let (one, two) = (issue(&node, "gateway-1"), issue(&node, "gateway-2"));
+    let one = issue(&node, "gateway-1");
+    let two = issue(&node, "gateway-2");
     let papers = || Papers::of(&one);
     let (before, between, after) = (papers(), papers(), papers());
     assert!(!before.refused_by(&node));
@@ -158,7 +159,8 @@ fn reload_ends_the_open_connections_of_a_revoked_client() {
         client.hello();
         client
     };
-    let (mut revoked, mut other) = (connect("gateway-1"), connect("gateway-2"));
+    let mut revoked = connect("gateway-1");
+    let mut other = connect("gateway-2");
     revoke_client_certificate(&tls(&node.setup), "gateway-1").unwrap();
     other.import(&keys::p_256());
     node.handle.reload().unwrap();

@@ -365,7 +365,8 @@ mod tests {
         let start = Instant::now();
         let accounts = Accounts::default();
         let of = |party: &str, now| accounts.of(&terms(party, 10, Bounds::default()), now);
-        let (first, second) = (of("uid:1", start), of("uid:1", start));
+        let first = of("uid:1", start);
+        let second = of("uid:1", start);
         assert_eq!(take(&first, start, 6) + take(&second, start, 6), 10);
         drop((first, second));
         assert_eq!(take(&of("uid:2", start), start, 20), 10);

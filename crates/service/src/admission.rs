@@ -64,8 +64,7 @@ impl Handshakes {
         if self.all.len() < most {
             return None;
         }
-        let oldest = || self.all.keys().next().copied();
-        self.silent.first().copied().or_else(oldest)
+        self.silent.first().or_else(|| self.all.keys().next()).copied()
     }
 
     /// The client has sent its first message.

@@ -156,7 +156,8 @@ mod tests {
     fn rate_of_bytes_is_exact_where_a_nanosecond_is_coarse() {
         let start = Instant::now();
         // 600 MB/s: one byte every 1.67 ns, in packets of 1500 bytes for one second.
-        let (rate, packet) = (600_000_000, 1500);
+        let rate = 600_000_000;
+        let packet = 1500;
         let mut bucket = Bucket::new(rate, 2 * packet, start);
         let sent = (1..=1_000_000)
             .filter(|us| bucket.take(packet, start + Duration::from_micros(*us)))

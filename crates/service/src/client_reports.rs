@@ -178,11 +178,10 @@ impl ClientReports {
             counts: counts(&row.counts),
         };
         let mut rows: Vec<EdgeRow> = self.lock().rows.iter().map(row).collect();
-        let order = |edge: &EdgeRow| {
+        rows.sort_by_cached_key(|edge| {
             let name = (edge.identity.clone(), edge.agent.clone());
             (std::cmp::Reverse(edge.counts.jobs()), name)
-        };
-        rows.sort_by_cached_key(order);
+        });
         rows.truncate(MAX_SHOWN);
         rows
     }
@@ -210,10 +209,10 @@ fn count_metric(metrics: &Metrics, counter: EdgeCounter, count: u64) {
 }
 
 fn counts(report: &EdgeReport) -> EdgeCounts {
-    let fallback = |(counter, jobs): (EdgeCounter, u64)| {
+    let fallbacks = report.iter().filter_map(|(counter, jobs)| {
         let reason = counter.fallback_reason()?.to_owned();
         (jobs > 0).then_some(ErrorRow { reason, jobs })
-    };
+    });
     EdgeCounts {
         pooled: report.get(EdgeCounter::Pooled),
         paused: report.get(EdgeCounter::Paused),
@@ -224,7 +223,7 @@ fn counts(report: &EdgeReport) -> EdgeCounts {
         abandoned: report.get(EdgeCounter::Abandoned),
         cancelled: report.get(EdgeCounter::Cancelled),
         wrong_results: report.get(EdgeCounter::WrongResults),
-        fallbacks: report.iter().filter_map(fallback).collect(),
+        fallbacks: fallbacks.collect(),
         device: report
             .iter()
             .filter(|(counter, count)| counter.is_of_device() && *count > 0)
@@ -247,8 +246,10 @@ mod tests {
 
     #[test]
     fn row_ends_with_its_last_connection_and_totals_stay() {
-        let (edges, metrics) = (ClientReports::default(), Metrics::default());
-        let (identity, agent) = (Arc::from("uid:1"), Arc::from("millrace-provider/1"));
+        let edges = ClientReports::default();
+        let metrics = Metrics::default();
+        let identity = Arc::from("uid:1");
+        let agent = Arc::from("millrace-provider/1");
         let news = report(&[(EdgeCounter::Paused, 3), (EdgeCounter::FallbackBusy, 2)]);
         for _ in 0..2 {
             edges.enter(&identity, &agent);
@@ -271,7 +272,8 @@ mod tests {
 
     #[test]
     fn every_counter_is_shown_and_is_a_metric() {
-        let (edges, metrics) = (ClientReports::default(), Metrics::default());
+        let edges = ClientReports::default();
+        let metrics = Metrics::default();
         for (place, counter) in (1..).zip(EdgeCounter::ALL) {
             edges.add(&"i".into(), &"a".into(), &report(&[(*counter, 1)]), &metrics);
             let counted = metrics.edge_jobs.sum()
@@ -288,7 +290,8 @@ mod tests {
 
     #[test]
     fn false_reports_and_rows_are_bounded() {
-        let (edges, metrics) = (ClientReports::default(), Metrics::default());
+        let edges = ClientReports::default();
+        let metrics = Metrics::default();
         for n in 0..2 * MAX_SHOWN as u64 {
             let identity = Arc::from(format!("uid:{n}"));
             edges.enter(&identity, &"a".into());

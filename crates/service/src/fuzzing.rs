@@ -268,7 +268,8 @@ impl Model {
             }
             _ if !self.greeted => Expected::Fault,
             ClientMessage::OpenKey { request, selector } => {
-                let (request, selector) = (*request, selector.clone());
+                let request = *request;
+                let selector = selector.clone();
                 Expected::Replies(Box::new(move |model, effects| {
                     model.key_asked(request, &selector, effects);
                 }))

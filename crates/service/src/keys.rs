@@ -97,8 +97,9 @@ impl<K> KeyEntry<K> {
     /// stays revoked.
     pub fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
-        let next = |revision| (revision != REVOKED).then(|| revision + 1);
-        let _ = self.revision.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let _ = self.revision.fetch_update(Ordering::AcqRel, Ordering::Acquire, |revision| {
+            (revision != REVOKED).then(|| revision + 1)
+        });
     }
 
     /// Takes over the policy of the current version of the key. A version of another kind keeps its operations:
@@ -353,8 +354,8 @@ impl Keyring {
             entry.revoke();
             differs = true;
         }
-        let gone = |id: &&VersionId| id.former.is_none() && !after.contains_key(*id);
-        report.removed = files.keys().filter(gone).count();
+        report.removed =
+            files.keys().filter(|id| id.former.is_none() && !after.contains_key(*id)).count();
         *files = after;
         if differs || report.changed > 0 {
             let of = |former: bool| {
@@ -414,7 +415,8 @@ impl Keyring {
         if *key.info() != meta.info {
             return Err(refused(Refused::PublicKey));
         }
-        let (key_type, replaced) = (meta.info.key_type, !versions.is_empty());
+        let key_type = meta.info.key_type;
+        let replaced = !versions.is_empty();
         info!(key = id.name, %key_type, former = id.former.is_some(), replaced, "key loaded");
         Ok(Arc::new(KeyEntry::new(&id.name, key, meta.info, meta.policy)))
     }
@@ -424,20 +426,20 @@ impl Keyring {
         let directory = self.store.directory();
         let metadata = std::fs::metadata(directory).ok();
         let files = lock(&self.files);
-        let row = |(id, loaded): (&VersionId, &Loaded)| KeyRow {
+        let keys = files.iter().map(|(id, loaded)| KeyRow {
             name: id.name.clone(),
             former: id.former.is_some(),
             spki_sha256: loaded.entry.as_ref().map(|entry| hex::encode(spki_sha256(&entry.info))),
             last_used: loaded.entry.as_ref().and_then(|entry| entry.last_used()),
             problem: loaded.problem.clone(),
-        };
+        });
         KeyReport {
             node: node.to_owned(),
             directory: directory.display().to_string(),
             device: metadata.as_ref().map_or(0, MetadataExt::dev),
             inode: metadata.as_ref().map_or(0, MetadataExt::ino),
             kek: self.store.kek().map(|kek| kek.to_string()),
-            keys: files.iter().map(row).collect(),
+            keys: keys.collect(),
         }
     }
 }
@@ -516,7 +518,8 @@ mod tests {
 
     #[test]
     fn former_version_is_found_by_its_public_half_alone() {
-        let (current, former) = (entry("www", 2, &["uid:1"]), entry("www", 1, &["uid:1"]));
+        let current = entry("www", 2, &["uid:1"]);
+        let former = entry("www", 1, &["uid:1"]);
         let set: KeySet<u32> = KeySet::new([current], [former]);
         let found = |selector| set.find(&selector, "uid:1").unwrap().info().spki[0];
         assert_eq!(found(KeySelector::Name("www".to_owned())), 2);

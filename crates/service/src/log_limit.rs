@@ -10,9 +10,10 @@ use millrace_operation::sync::lock;
 
 use crate::bucket::Bucket;
 
-/// Lines of one kind, per second and at once: enough to see an event, too few to fill a disk (at 200 bytes
-/// about 17 MiB a day).
+/// Lines of one kind per second: at 200 bytes about 17 MiB a day, which fills no disk.
 const RATE: u64 = 1;
+
+/// Lines of one kind at once: enough to see an event and who causes it.
 const BURST: u64 = 10;
 
 /// Passes `BURST` lines and then `RATE` lines per second, and counts the suppressed ones.

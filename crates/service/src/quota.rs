@@ -7,9 +7,10 @@
 //! several nodes has a separate quota at each of them; a manager divides one quota among nodes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use millrace_operation::sync::lock;
 use millrace_operation::{KeyType, OperationKind};
 
 use crate::bucket::Bucket;
@@ -161,7 +162,7 @@ impl Quota {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.buckets)
     }
 }
 
@@ -170,7 +171,8 @@ fn changed(before: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
     if rate.is_unlimited() {
         return None;
     }
-    let (per_second, depth) = (rate.per_second, rate.depth());
+    let per_second = rate.per_second;
+    let depth = rate.depth();
     Some(match before {
         Some(bucket) => bucket.with_rate(per_second, depth, now),
         None => Bucket::new(per_second, depth, now),
@@ -257,7 +259,8 @@ mod tests {
             let _ = take(&quota, start, u32::try_from(rate).unwrap());
             // Asked for five times as often as the rate allows, at a step that is no multiple of it.
             let step = Duration::from_secs_f64(1.0 / (rate as f64 * 5.03));
-            let (mut now, mut served) = (start, 0_u64);
+            let mut now = start;
+            let mut served = 0_u64;
             while now < start + Duration::from_secs(10) {
                 now += step;
                 served += u64::from(quota.take(SIGN, RSA, 32, now).is_ok());
@@ -290,7 +293,8 @@ mod tests {
         let start = Instant::now();
         let rates = Rates { ops: rate, ..Rates::default() };
         let quota = Quota::new(rates, start);
-        let (mut silent, mut served) = ((0.0, 0.0), Vec::new());
+        let mut silent = (0.0, 0.0);
+        let mut served = Vec::new();
         for sent in arrivals(rate.per_second as f64 * factor, SECONDS, seed) {
             if (silent.0..silent.1).contains(&sent) {
                 continue;
@@ -357,7 +361,8 @@ mod tests {
                 ..Rates::default()
             };
             let quota = Quota::new(of(rates[0]), start);
-            let (mut now, mut served) = (start, 0);
+            let mut now = start;
+            let mut served = 0;
             for (us, tries, change) in steps {
                 now += Duration::from_micros(us);
                 if change {

@@ -300,7 +300,8 @@ mod tests {
 
     #[test]
     fn job_counts_in_each_class_that_names_it() {
-        let (sign, key) = (OperationKind::RsaPssSign, KeyType::Rsa { bits: 2048 });
+        let sign = OperationKind::RsaPssSign;
+        let key = KeyType::Rsa { bits: 2048 };
         for (class, counts) in [
             ("medium", true),
             ("fast", false),

@@ -349,15 +349,17 @@ impl Settings {
     /// The settings that differ from `before`, by key: `limits.in-flight: 1024 → 64`.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<String> {
-        let value = |settings: &Self| serde_json::to_value(settings).unwrap_or_default();
+        let former = serde_json::to_value(before).unwrap_or_default();
+        let present = serde_json::to_value(self).unwrap_or_default();
         let mut changes = Vec::new();
-        compare("", &value(before), &value(self), &mut changes);
-        // As the file names it.
-        let in_file = |change: String| match change.strip_prefix("log-filter") {
-            Some(rest) => format!("log.filter{rest}"),
-            None => change,
-        };
-        changes.into_iter().map(in_file).collect()
+        compare("", &former, &present, &mut changes);
+        for change in &mut changes {
+            // As the file names it.
+            if let Some(rest) = change.strip_prefix("log-filter") {
+                *change = format!("log.filter{rest}");
+            }
+        }
+        changes
     }
 }
 
@@ -451,13 +453,15 @@ impl fmt::Display for Problems {
     }
 }
 
+/// A log filter that cannot be used; with the reason in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongLogFilter(pub String);
+
 /// Control over the filter of the process's log, which the service does not own.
 pub trait LogControl: Send + Sync {
     /// Checks a filter before it is set.
-    ///
-    /// # Errors
-    /// The problem of the filter, as a text.
-    fn check(&self, filter: &str) -> Result<(), String>;
+    fn check(&self, filter: &str) -> Result<(), WrongLogFilter>;
     /// Sets a filter that passed [`Self::check`].
     fn set(&self, filter: &str);
 }
@@ -501,7 +505,8 @@ mod tests {
         let connections = settings.limits.connections;
         for identities in [4, 10, 100] {
             let held = shares(&settings, identities);
-            let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+            let least = held.iter().min().unwrap();
+            let most = held.iter().max().unwrap();
             let left = connections - held.iter().sum::<usize>();
             let share = connections / (identities + 1);
             assert!(most - least <= 1, "{held:?}");

@@ -391,16 +391,16 @@ impl DeviceRow {
 
 impl ChoiceRow {
     fn of(choice: millrace_engine::BackendChoice) -> Self {
-        let cost = |(kind, time): (millrace_operation::BackendKind, Duration)| CostRow {
+        let costs = choice.costs.into_iter().map(|(kind, time)| CostRow {
             backend: kind.name().to_owned(),
             us: time.as_secs_f64() * 1e6,
-        };
+        });
         Self {
             jobs: choice.jobs,
             max_batch: choice.max_batch,
             serving: choice.serving.name().to_owned(),
             switches: choice.switches,
-            costs: choice.costs.into_iter().map(cost).collect(),
+            costs: costs.collect(),
         }
     }
 }

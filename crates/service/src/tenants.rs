@@ -4,8 +4,8 @@
 //! Tenants: who pays. Each identity belongs to at most one tenant; its name, weight, priority and rates come from
 //! `node.toml` or from grants.
 //!
-//! An identity without a tenant is a tenant of its own: it has no name, weight and quota of its own entry in the
-//! settings, and priority [`Priority::Normal`].
+//! An identity without a tenant is a tenant of its own, without a name. Its weight and quota are those of its own entry
+//! in the settings, and its priority is [`Priority::Normal`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -220,8 +220,7 @@ impl TenantSettings {
         if jobs_in_flight == 0 || bytes_in_flight == 0 {
             problems.push("bounds: jobs-in-flight and bytes-in-flight must be above 0".to_owned());
         }
-        let key = |problem| format!("tenant.{name}.{problem}");
-        problems.into_iter().map(key).collect()
+        problems.into_iter().map(|problem| format!("tenant.{name}.{problem}")).collect()
     }
 }
 
@@ -274,16 +273,16 @@ pub(crate) struct Directory {
 impl Directory {
     /// The tenants of `node.toml`; an identity without a tenant is one of its own.
     pub(crate) fn of_settings(node: &str, tenants: &BTreeMap<String, TenantSettings>) -> Self {
-        let mut directory = Self::new(node, false);
+        let mut directory = Self { node: node.to_owned(), ..Self::default() };
         for (name, tenant) in tenants {
             directory.add(Terms::of_tenant(name, tenant), &tenant.identities);
         }
         directory
     }
 
-    /// A directory without tenants.
-    pub(crate) fn new(node: &str, closed: bool) -> Self {
-        Self { node: node.to_owned(), closed, ..Self::default() }
+    /// A directory without tenants that refuses identities without one.
+    pub(crate) fn closed(node: &str) -> Self {
+        Self { node: node.to_owned(), closed: true, ..Self::default() }
     }
 
     /// Adds a tenant. Of two tenants with the same pattern the first one keeps it.
@@ -296,8 +295,8 @@ impl Directory {
                     exact.or_insert_with(|| Arc::clone(&terms));
                 }
                 Some(prefix) => {
-                    let longer = |(known, _): &(String, Arc<Terms>)| known.len() >= prefix.len();
-                    let place = self.prefixes.partition_point(longer);
+                    let place =
+                        self.prefixes.partition_point(|(known, _)| known.len() >= prefix.len());
                     self.prefixes.insert(place, (prefix.to_owned(), Arc::clone(&terms)));
                 }
             }
@@ -330,12 +329,10 @@ impl Directory {
     }
 
     fn by_pattern(&self, identity: &str) -> Option<&Arc<Terms>> {
-        let by_prefix = || {
+        self.exact.get(identity).or_else(|| {
             let mut prefixes = self.prefixes.iter();
-            prefixes.find(|(prefix, _)| identity.starts_with(prefix.as_str()))
-        };
-        let exact = self.exact.get(identity);
-        exact.or_else(|| by_prefix().map(|(_, terms)| terms))
+            prefixes.find(|(prefix, _)| identity.starts_with(prefix)).map(|(_, terms)| terms)
+        })
     }
 }
 

@@ -210,8 +210,8 @@ impl SimulatedPool {
                 return Err(BenchError::Wrong(text));
             }
         }
-        let over = view.reserved.iter().find(|(_, part)| **part > 1_000_000);
-        match over {
+        let mut nodes = view.nodes.keys().map(|name| (name, view.reserved(name)));
+        match nodes.find(|(_, part)| *part > 1_000_000) {
             Some((node, part)) => Err(BenchError::Wrong(format!("node {node} holds {part} ppm"))),
             None => Ok(()),
         }

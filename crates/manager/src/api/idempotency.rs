@@ -90,8 +90,7 @@ impl Answered {
     pub(super) fn finish(&self, caller: &str, key: &str, reply: &Result<Reply, Problem>) {
         let mut memory = lock(&self.0);
         let key = (caller.to_owned(), key.to_owned());
-        let passes = |problem: &Problem| matches!(problem.code, Code::Unavailable | Code::Internal);
-        if reply.as_ref().is_err_and(passes) {
+        if let Err(Problem { code: Code::Unavailable | Code::Internal, .. }) = reply {
             memory.answers.remove(&key);
             // The repetition appends it again: with two places the answer would go when the first is the oldest.
             memory.order.retain(|kept| *kept != key);
@@ -122,7 +121,8 @@ mod tests {
 
     #[test]
     fn repeated_write_gets_the_first_answer() {
-        let (answered, now) = (Answered::default(), Instant::now());
+        let answered = Answered::default();
+        let now = Instant::now();
         assert_eq!(answered.begin("cert:a", "k", [1; 32], now), Ok(None));
         let under_way = answered.begin("cert:a", "k", [1; 32], now).unwrap_err();
         assert_eq!(under_way.code, Code::Conflict);
@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn failure_that_may_pass_is_tried_again() {
-        let (answered, now) = (Answered::default(), Instant::now());
+        let answered = Answered::default();
+        let now = Instant::now();
         assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
         answered.finish("a", "k", &Err(Problem::new(Code::Unavailable, "")));
         assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn repetition_after_a_failure_is_kept_as_long_as_any_other() {
-        let (answered, now) = (Answered::default(), Instant::now());
+        let answered = Answered::default();
+        let now = Instant::now();
         assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
         answered.finish("a", "k", &Err(Problem::new(Code::Unavailable, "")));
         for number in 0..MAX_KEPT / 2 {
@@ -161,7 +163,8 @@ mod tests {
 
     #[test]
     fn answers_are_bounded_in_number_and_time() {
-        let (answered, now) = (Answered::default(), Instant::now());
+        let answered = Answered::default();
+        let now = Instant::now();
         for number in 0..2 * MAX_KEPT {
             answered.begin("a", &format!("{number}"), [1; 32], now).unwrap();
         }

@@ -206,7 +206,8 @@ pub(super) fn remove_key(call: &Call) -> Result<Reply, Problem> {
 /// The body, which has a key: the error says where it is wrong, and nothing of what is there.
 fn secret_body(call: &Call) -> Result<NewKey, Problem> {
     serde_json::from_slice(&call.body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
+        let line = error.line();
+        let column = error.column();
         let detail = format!(
             "the body is no key at line {line}, column {column}: see NewKey in /v1/openapi.json"
         );

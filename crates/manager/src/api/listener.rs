@@ -68,9 +68,6 @@ pub struct ServerTls(watch::Sender<Arc<ServerConfig>>);
 
 impl ServerTls {
     /// Reads the files. A client without a certificate is let in: it needs a token.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
         Ok(Self(watch::channel(server_config(files)?).0))
     }
@@ -149,8 +146,8 @@ pub(super) fn listen(listener: TcpListener, tls: &ServerTls) -> io::Result<Bound
     let settings = tls.0.subscribe();
     let accepting = tokio::spawn(accept(listener, settings.clone(), send)).abort_handle();
     let tls = TlsListener { ready, address, settings, accepting };
-    let timeouts = || Timeouts { request: TIMEOUT, answer: TIMEOUT };
-    Ok(Bounded::new(tls, MAX_CONNECTIONS, timeouts))
+    let timeouts = Timeouts { request: TIMEOUT, answer: TIMEOUT };
+    Ok(Bounded::new(tls, MAX_CONNECTIONS, move || timeouts))
 }
 
 async fn accept(
@@ -171,7 +168,8 @@ async fn accept(
                 continue;
             }
         };
-        let (mut settings, ready) = (settings.clone(), ready.clone());
+        let mut settings = settings.clone();
+        let ready = ready.clone();
         tokio::spawn(async move {
             let tls = TlsAcceptor::from(Arc::clone(&settings.borrow_and_update()));
             let handshake = timeout(TIMEOUT, tls.accept(socket)).await;

@@ -76,7 +76,8 @@ pub use views::{
 /// Bound on a body, in bytes: a tenant with 1,024 identities, or the report of a node, has 200 KiB.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// Bound on requests that are carried out at once: each has a thread while it waits for the store.
+/// Bound on requests that are carried out at once: each has one of the 512 threads that the runtime has for blocking
+/// work, while it waits for the store.
 const MAX_AT_ONCE: usize = 64;
 
 /// The API of one manager.
@@ -98,7 +99,8 @@ impl fmt::Debug for Api {
     }
 }
 
-/// Time for requests under way after the order to stop: a store that does not answer takes longer.
+/// Time for requests under way after the order to stop: a write takes milliseconds, and one that waits for a store that
+/// is away would not end.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Serves the API until `stop` completes.
@@ -261,7 +263,8 @@ async fn answer(
     let key = text_of(&head.headers, &HeaderName::from_static("idempotency-key"));
     let key = key.filter(|_| head.method != Method::GET).map(str::to_owned);
     let _place = api.at_once.acquire().await;
-    let (manager, peer) = (api.manager.clone(), peer.clone());
+    let manager = api.manager.clone();
+    let peer = peer.clone();
     // Before the body is read: a caller without rights sends at most a header.
     let caller =
         spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
@@ -279,7 +282,8 @@ async fn answer(
         body,
     };
     let work = move || {
-        let (api, caller) = (Arc::clone(&call.api), call.caller.to_string());
+        let api = Arc::clone(&call.api);
+        let caller = call.caller.to_string();
         if let Some(key) = &key
             && let Some(earlier) = api.answered.begin(&caller, key, request, Instant::now())?
         {

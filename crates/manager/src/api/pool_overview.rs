@@ -51,54 +51,38 @@ fn gather<T: Clone>(reports: &[&Overview], rows: impl Fn(&Overview) -> &Vec<T>) 
 
 #[expect(clippy::cast_precision_loss, reason = "rates and counts of nodes, below 2^52")]
 fn pool_figures(nodes: &[NodeRow], usage: &[Usage]) -> Figures {
-    let ops = |node: &Usage| node.ops_milli as f64 / 1e3;
-    let sum = |value: &dyn Fn(&Usage) -> f64| usage.iter().fold(0.0, |sum, node| sum + value(node));
-    let ops_per_s = sum(&ops);
-    let weighted = |value: &dyn Fn(&Usage) -> f64| match ops_per_s {
-        0.0 => 0.0,
-        all => sum(&|node| value(node) * ops(node)) / all,
-    };
-    let busy: Vec<f64> = nodes.iter().filter_map(|node| node.busy).collect();
-    let capacity_left =
-        (!busy.is_empty()).then(|| 1.0 - busy.iter().sum::<f64>() / busy.len() as f64);
-    let serving = nodes.iter().filter(|node| node.state != NodeState::Away);
-    Figures {
-        ops_per_s,
-        p50_us: weighted(&|node| node.p50_us as f64),
-        p99_us: serving.map(|node| node.p99_us).fold(0.0, f64::max),
-        fallback_share: weighted(&|node| f64::from(node.fallback_ppm) / 1e6),
-        failed_per_s: sum(&|node| node.failed_milli as f64) / 1e3,
-        capacity_left,
-        cpu_saved: sum(&|node| node.saved_milli as f64) / 1e3,
+    let mut figures = Figures::default();
+    for node in usage {
+        let ops = node.ops_milli as f64 / 1e3;
+        figures.ops_per_s += ops;
+        figures.p50_us += node.p50_us as f64 * ops;
+        figures.fallback_share += f64::from(node.fallback_ppm) / 1e6 * ops;
+        figures.failed_per_s += node.failed_milli as f64 / 1e3;
+        figures.cpu_saved += node.saved_milli as f64 / 1e3;
     }
+    if figures.ops_per_s > 0.0 {
+        // Means over the operations.
+        figures.p50_us /= figures.ops_per_s;
+        figures.fallback_share /= figures.ops_per_s;
+    }
+    let serving = nodes.iter().filter(|node| node.state != NodeState::Away);
+    figures.p99_us = serving.map(|node| node.p99_us).fold(0.0, f64::max);
+    let busy: Vec<f64> = nodes.iter().filter_map(|node| node.busy).collect();
+    if !busy.is_empty() {
+        figures.capacity_left = Some(1.0 - busy.iter().sum::<f64>() / busy.len() as f64);
+    }
+    figures
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(state: NodeState) -> NodeRow {
-        NodeRow {
-            name: "a".to_owned(),
-            state,
-            version: String::new(),
-            zone: String::new(),
-            ops_per_s: 0.0,
-            waiting: 0,
-            connections: 0,
-            p50_us: 0.0,
-            p99_us: 0.0,
-            capacity: Vec::new(),
-            busy: None,
-            backends: Vec::new(),
-        }
-    }
-
     #[test]
     fn figures_of_a_pool_add_rates_and_take_the_worst_tail() {
         let node = |ops: u64, p99: u64| {
             let usage = Usage { ops_milli: ops * 1000, p50_us: p99 / 2, ..Usage::default() };
-            (NodeRow { p99_us: p99 as f64, ..row(NodeState::Ready) }, usage)
+            (NodeRow { p99_us: p99 as f64, ..NodeRow::new("a", NodeState::Ready) }, usage)
         };
         let (rows, usage): (Vec<_>, Vec<_>) = [node(300, 100), node(100, 900)].into_iter().unzip();
         let sum = of_pool("p", 0, rows, &usage, &[], Vec::new(), Vec::new());
@@ -109,7 +93,7 @@ mod tests {
 
     #[test]
     fn node_that_is_away_has_no_part_in_the_tail() {
-        let away = NodeRow { p99_us: 900.0, ..row(NodeState::Away) };
+        let away = NodeRow { p99_us: 900.0, ..NodeRow::new("a", NodeState::Away) };
         let sum = of_pool("p", 0, vec![away], &[], &[], Vec::new(), Vec::new());
         assert!(sum.figures.p99_us.abs() < 1e-9);
     }

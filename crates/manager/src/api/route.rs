@@ -9,7 +9,7 @@ use super::auth::Access;
 use super::call::{Call, Reply};
 use super::problem::Problem;
 
-/// Method of a request.
+/// The methods of HTTP that the API uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Get,
@@ -29,7 +29,7 @@ pub(super) struct Route {
     pub(super) body: Option<SchemaOf>,
     /// Schema of the answer; `None` for one without a body.
     pub(super) answer: Option<SchemaOf>,
-    /// Whether the answer is a [`Page`].
+    /// Whether the answer is a [`Page`](super::call::Page).
     pub(super) paged: bool,
     pub(super) act: fn(&Call) -> Result<Reply, Problem>,
 }

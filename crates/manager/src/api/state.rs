@@ -65,15 +65,21 @@ impl PoolState {
     pub(super) fn overview(&self) -> Overview {
         let (rows, usage, tenants, reports, head) = self.0.manager.view(|view| {
             let reports = self.fresh(view);
-            let rows = view.nodes.iter().filter(|(_, node)| !node.value.removed);
-            let rows = rows.map(|(name, node)| node_row(name, &node.value, reports.get(name)));
-            let rows: Vec<NodeRow> = rows.collect();
-            let present = view.nodes.iter().filter(|(_, node)| serves(&node.value));
-            let usage = present.filter_map(|(name, node)| usage(&node.value, reports.get(name)));
-            let usage: Vec<Usage> = usage.collect();
-            let tenants = view.tenants.values().take(MAX_ROWS);
-            let tenants = tenants.map(|tenant| tenant_row(view, &tenant.value, &usage));
-            let tenants: Vec<TenantLine> = tenants.collect();
+            let nodes = || view.nodes.iter().map(|(name, node)| (name, &node.value));
+            let rows: Vec<NodeRow> = nodes()
+                .filter(|(_, node)| !node.removed)
+                .map(|(name, node)| node_row(name, node, reports.get(name)))
+                .collect();
+            let usage: Vec<Usage> = nodes()
+                .filter(|(_, node)| serves(node))
+                .filter_map(|(name, node)| usage(node, reports.get(name)))
+                .collect();
+            let tenants: Vec<TenantLine> = view
+                .tenants
+                .values()
+                .take(MAX_ROWS)
+                .map(|tenant| tenant_row(view, &tenant.value, &usage))
+                .collect();
             (rows, usage, tenants, reports, view.audit_head.value.seq)
         });
         let list: Vec<&Overview> = reports.values().map(|report| &**report).collect();
@@ -144,30 +150,27 @@ fn tenant_row(view: &View, tenant: &Tenant, usage: &[Usage]) -> TenantLine {
 }
 
 fn node_row(name: &NodeName, node: &Node, report: Option<&Arc<Overview>>) -> NodeRow {
-    let capacity = node.registration.capacity.iter();
-    let capacity = capacity
-        .map(|(class, rate)| ClassRate { class: class.to_string(), ops_per_s: number(*rate) });
-    let zone = node.registration.zone.as_ref();
+    let registration = &node.registration;
+    let usage = node.load.usage.as_ref();
     let told = report.and_then(|report| report.nodes.first()).cloned();
     let row = told.unwrap_or_else(|| NodeRow {
-        name: name.to_string(),
-        state: node.state(),
-        version: node.registration.version.clone(),
-        zone: String::new(),
+        version: registration.version.clone(),
         ops_per_s: number(node.load.ops_per_second),
         waiting: usize::try_from(node.load.waiting).unwrap_or(usize::MAX),
         connections: node.load.connections,
-        p50_us: node.load.usage.as_ref().map_or(0.0, |usage| number(usage.p50_us)),
+        p50_us: usage.map_or(0.0, |usage| number(usage.p50_us)),
         p99_us: number(node.load.p99_us),
-        capacity: Vec::new(),
-        busy: None,
-        backends: Vec::new(),
+        ..NodeRow::new(name.as_str(), node.state())
     });
+    let capacity = registration
+        .capacity
+        .iter()
+        .map(|(class, rate)| ClassRate { class: class.to_string(), ops_per_s: number(*rate) });
     NodeRow {
         name: name.to_string(),
         state: node.state(),
-        zone: zone.map(ToString::to_string).unwrap_or_default(),
-        ops_per_s: node.load.usage.as_ref().map_or(row.ops_per_s, |usage| milli(usage.ops_milli)),
+        zone: registration.zone.as_ref().map(ToString::to_string).unwrap_or_default(),
+        ops_per_s: usage.map_or(row.ops_per_s, |usage| milli(usage.ops_milli)),
         capacity: capacity.collect(),
         busy: Some(number(u64::from(node.load.busy_ppm)) / 1e6),
         ..row

@@ -39,7 +39,7 @@ pub enum AccessError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// Others may read the file.
@@ -153,9 +153,6 @@ impl fmt::Debug for Access {
 impl Access {
     /// Reads an access file. It holds a secret, so no other user may be able to read it; the group of root's file
     /// may ([`exposed_bits`]).
-    ///
-    /// # Errors
-    /// [`AccessError`].
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let failed = |source| AccessError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
@@ -191,11 +188,8 @@ impl Access {
         if !(1..=MAX_MANAGERS).contains(&self.managers.len()) {
             return Err(AccessError::Managers(format!("it has {}", self.managers.len())));
         }
-        let parse = |text: &String| {
-            let parsed = text.parse::<ManagerUrl>();
-            parsed.map_err(|error| AccessError::Managers(error.to_string()))
-        };
-        self.managers.iter().map(parse).collect()
+        let urls = self.managers.iter().map(|text| text.parse::<ManagerUrl>());
+        urls.collect::<Result<_, _>>().map_err(|error| AccessError::Managers(error.to_string()))
     }
 }
 

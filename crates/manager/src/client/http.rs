@@ -31,7 +31,7 @@ pub enum HttpError {
     Io {
         /// The address.
         url: String,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// TLS could not be set up.
@@ -78,8 +78,9 @@ impl FromStr for ManagerUrl {
         };
         let host = host.strip_prefix('[').map_or(Some(host), |inner| inner.strip_suffix(']'));
         let host = host.ok_or_else(wrong)?;
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
-        if host.is_empty() || host.len() > 253 || !host.bytes().all(allowed) {
+        let allowed =
+            host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte));
+        if host.is_empty() || host.len() > 253 || !allowed {
             return Err(wrong());
         }
         Ok(Self { host: host.to_owned(), port })
@@ -102,7 +103,7 @@ impl ManagerUrl {
     }
 }
 
-/// A request.
+/// A request of the API, before the client adds the headers that each has.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) method: &'static str,
@@ -112,7 +113,7 @@ pub(super) struct Request<'a> {
     pub(super) body: Option<Vec<u8>>,
 }
 
-/// An answer.
+/// The parts of an answer that the client uses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,

@@ -280,10 +280,13 @@ fn fresh_key() -> String {
 /// A value of a query or a segment of a path, percent-encoded.
 #[must_use]
 pub fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if plain(byte) { out.push(char::from(byte)) } else { out.push_str(&format!("%{byte:02X}")) }
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
     }
     out
 }

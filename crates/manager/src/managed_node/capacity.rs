@@ -149,7 +149,8 @@ fn rate(
         deadline: Instant::now() + DEADLINE,
     };
     let start = Instant::now();
-    let (mut sent, mut done) = (0, 0);
+    let mut sent = 0;
+    let mut done = 0;
     let mut outputs: [Option<Output>; KEYS] = [const { None }; KEYS];
     // At least one window, however busy the machine is.
     while done < sent || start.elapsed() < TIME || sent == 0 {

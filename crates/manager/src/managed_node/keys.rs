@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  answer ── install (before its grants are in force) ──► key store
-//!         ── settle  (after)                          ──► keys that it does not name leave after 2 s
+//!         ── reconcile (after)                         ──► keys that it does not name leave after 2 s
 //!  start  ── open ──► deletes what was leaving or half stored; the others after an hour without an answer
 //! ```
 //!
@@ -161,13 +161,13 @@ impl NodeKeys {
 
     /// Takes the list of an answer whose grants are in force: the keys that it does not name leave. Their time begins
     /// when the disk has that they are to go, so that a process which ends before leaves it to the next one.
-    pub(super) fn settle(&mut self, wanted: &[(KeyName, u64)]) {
-        let mut settled = self.held.clone();
-        settled.settle(wanted, Instant::now());
-        if settled.noted() != self.held.noted() {
-            self.write_list_or_warn(&settled);
+    pub(super) fn reconcile(&mut self, wanted: &[(KeyName, u64)]) {
+        let mut reconciled = self.held.clone();
+        reconciled.reconcile(wanted, Instant::now());
+        if reconciled.noted() != self.held.noted() {
+            self.write_list_or_warn(&reconciled);
         }
-        self.held.settle(wanted, Instant::now());
+        self.held.reconcile(wanted, Instant::now());
     }
 
     /// Deletes the keys whose time has come.
@@ -239,7 +239,8 @@ fn of_before(list: &Path, service: &Service) -> Result<BTreeMap<KeyName, u64>, M
             let doubtful = service.unmarked_tenant_keys()?;
             if marked.is_empty() && !doubtful.is_empty() {
                 // A version without marks may have stored them: which are the manager's is for an operator to say.
-                let (path, keys) = (list.to_owned(), doubtful.join(", "));
+                let path = list.to_owned();
+                let keys = doubtful.join(", ");
                 return Err(ManagedNodeError::KeyList { path, error, keys });
             }
             warn!(file = %list.display(), error, "the list of the manager's keys is damaged: the node gets them again");

@@ -14,9 +14,13 @@
 //!  NodeFolder ─► capacity ─► ManagedNode ─► start ─► RunningNode ─► leave
 //! ```
 //!
-//! One thread, `mr-heartbeat`, blocks on the manager; the rules are those of [`Holder`](crate::model::holder::Holder).
-//! Another, `mr-keys`, deletes the keys of tenants that have left. The node serves in any case: with the grants that it
-//! has until they expire, and then with a part of each.
+//! - [`capacity`]: the measurement, and when it is done again.
+//! - `folder`: the files above, and the proof that former processes have ended.
+//! - `worker`: the thread `mr-heartbeat`, which blocks on the manager; its rules are those of
+//!   [`Holder`](crate::model::holder::Holder).
+//! - `keys`: the manager's keys in the node's store; the thread `mr-keys` deletes those of tenants that have left.
+//!
+//! The node serves in any case: with the grants that it has until they expire, and then with a part of each.
 
 pub mod capacity;
 mod folder;
@@ -51,7 +55,7 @@ pub enum ManagedNodeError {
     Folder {
         /// The file or folder.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         error: io::Error,
     },
     /// Another process holds the state folder.
@@ -135,7 +139,8 @@ impl ManagedNode {
         if self.profile.addresses.is_empty() {
             self.profile.addresses.insert(address);
         }
-        let (folder, name) = (self.folder.path(), self.profile.name.clone());
+        let folder = self.folder.path();
+        let name = self.profile.name.clone();
         let keys = NodeKeys::open(folder, name, service.clone(), Instant::now())?;
         let keys = Arc::new(Mutex::new(keys));
         let deleted = Arc::clone(&keys);

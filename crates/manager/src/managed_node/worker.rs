@@ -18,7 +18,7 @@ use super::ManagedNode;
 use super::keys::NodeKeys;
 use crate::api::{Code, HeartbeatReport, Leave};
 use crate::client::{ClientError, Condition, Write};
-use crate::model::holder::{Due, GrantSet, Holder, Registered};
+use crate::model::holder::{Due, GrantSet, Holder, Registered, SetError};
 use crate::model::name::Zone;
 use crate::model::node::{Health, Heartbeat, Load, Usage, rounded};
 
@@ -166,18 +166,16 @@ impl Worker {
     }
 
     /// Puts an answer in force. The service comes first: the next heartbeat tells the manager that it has done so.
-    fn take(&mut self, set: &GrantSet, sent: Instant, now: Instant) -> Result<(), String> {
+    fn take(&mut self, set: &GrantSet, sent: Instant, now: Instant) -> Result<(), SetError> {
         let before = self.service.settings().revision;
         // An answer whose grants are not taken brings no keys.
-        let grants = set.verify(&self.keys).map_err(|error| error.to_string())?;
-        self.holder.check(set.fence, set.revision, sent, now).map_err(|error| error.to_string())?;
+        let verified = set.verify(&self.keys)?;
+        self.holder.check(&verified, sent, now)?;
         lock(&self.node_keys).install(set);
         let answer = GrantAnswer { fence: set.fence, sent, now, wall: SystemTime::now() };
-        self.service.apply_grants(&set.grants, answer).map_err(|error| error.to_string())?;
-        let next = Duration::from_millis(set.next_ms);
-        let taken = self.holder.apply(set.fence, set.revision, grants, next, sent, now);
-        taken.map_err(|error| error.to_string())?;
-        lock(&self.node_keys).settle(&set.keys);
+        self.service.apply_grants(&set.grants, answer)?;
+        self.holder.apply(verified, sent, now)?;
+        lock(&self.node_keys).reconcile(&set.keys);
         if self.service.settings().revision != before {
             info!(revision = set.revision, tenants = set.grants.len(), "grants are in force");
         }
@@ -209,7 +207,7 @@ impl Worker {
                 if let Err(error) = self.service.apply_grants(&[], answer) {
                     warn!(%error, "the former grants end by themselves");
                 }
-                lock(&self.node_keys).settle(&[]);
+                lock(&self.node_keys).reconcile(&[]);
                 self.holder.removed(now);
             }
             _ => {

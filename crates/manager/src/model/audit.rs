@@ -233,7 +233,8 @@ mod tests {
     use super::*;
 
     fn chain(length: u64) -> (Vec<AuditEntry>, AuditHead) {
-        let (mut entries, mut head) = (Vec::new(), AuditHead::default());
+        let mut entries = Vec::new();
+        let mut head = AuditHead::default();
         for n in 0..length {
             let entry = AuditEntry::after(
                 &head,

@@ -157,16 +157,16 @@ impl Command {
     }
 }
 
-/// The kinds of things that a command names.
+/// The kinds of records that a command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// A tenant.
+    /// One with a quota and identities.
     Tenant,
-    /// A node.
+    /// A process that serves jobs, or did.
     Node,
-    /// A principal.
+    /// A caller of the API with a role.
     Principal,
-    /// A key.
+    /// A private key of the pool.
     Key,
 }
 

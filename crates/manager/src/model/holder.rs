@@ -79,6 +79,19 @@ pub struct SealedKey {
     pub ciphertext: String,
 }
 
+/// A [`GrantSet`] whose signatures were verified.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VerifiedSet {
+    /// Fence of the lease for which it is.
+    pub fence: u64,
+    /// Revision of the set.
+    pub revision: u64,
+    /// Time until the next heartbeat.
+    pub next: Duration,
+    /// The grants.
+    pub grants: Vec<Grant>,
+}
+
 /// Message that the node has to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
@@ -131,6 +144,7 @@ pub enum SetError {
     TooLate,
 }
 
+/// The set in force.
 #[derive(Debug)]
 struct Set {
     fence: u64,
@@ -203,17 +217,16 @@ impl Holder {
     /// [`SetError::OtherLease`], [`SetError::OutOfDate`], [`SetError::TooLate`].
     pub fn check(
         &self,
-        fence: u64,
-        revision: u64,
+        set: &VerifiedSet,
         sent: Instant,
         now: Instant,
     ) -> Result<Duration, SetError> {
-        let Some((_, ttl)) = self.lease.filter(|(own, _)| *own == fence) else {
-            return Err(SetError::OtherLease(fence));
+        let Some((_, ttl)) = self.lease.filter(|(own, _)| *own == set.fence) else {
+            return Err(SetError::OtherLease(set.fence));
         };
         let applied = self.applied();
-        if revision < applied {
-            return Err(SetError::OutOfDate { set: revision, applied });
+        if set.revision < applied {
+            return Err(SetError::OutOfDate { set: set.revision, applied });
         }
         if sent + ttl <= now {
             return Err(SetError::TooLate);
@@ -221,20 +234,13 @@ impl Holder {
         Ok(ttl)
     }
 
-    /// Takes grants that were verified. `sent` is the time at which the heartbeat was sent that they answer.
+    /// Takes a set. `sent` is the time at which the heartbeat was sent that it answers.
     ///
     /// # Errors
     /// The set is not taken, and what was in force stays.
-    pub fn apply(
-        &mut self,
-        fence: u64,
-        revision: u64,
-        grants: Vec<Grant>,
-        next: Duration,
-        sent: Instant,
-        now: Instant,
-    ) -> Result<(), SetError> {
-        let ttl = self.check(fence, revision, sent, now)?;
+    pub fn apply(&mut self, set: VerifiedSet, sent: Instant, now: Instant) -> Result<(), SetError> {
+        let ttl = self.check(&set, sent, now)?;
+        let VerifiedSet { fence, revision, next, grants } = set;
         for grant in &grants {
             if grant.node != self.name.as_str() {
                 return Err(GrantError::OtherNode(grant.node.clone()).into());
@@ -298,11 +304,17 @@ impl Holder {
 }
 
 impl GrantSet {
-    /// The grants, if `keys` have signed all of them.
+    /// The set with its grants, if `keys` have signed all of them.
     ///
     /// # Errors
     /// The first grant that does not verify.
-    pub fn verify(&self, keys: &GrantKeys) -> Result<Vec<Grant>, GrantError> {
-        self.grants.iter().map(|grant| grant.verify(keys).cloned()).collect()
+    pub fn verify(&self, keys: &GrantKeys) -> Result<VerifiedSet, GrantError> {
+        let grants = self.grants.iter().map(|grant| grant.verify(keys).cloned());
+        Ok(VerifiedSet {
+            fence: self.fence,
+            revision: self.revision,
+            next: Duration::from_millis(self.next_ms),
+            grants: grants.collect::<Result<_, _>>()?,
+        })
     }
 }

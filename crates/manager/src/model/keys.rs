@@ -134,14 +134,14 @@ impl HeldKeys {
     /// others unless an answer names them within [`UNCONFIRMED`].
     #[must_use]
     pub fn of_before(noted: BTreeMap<KeyName, u64>, now: Instant) -> Self {
-        let held = |version| Held {
-            version,
-            stay: match version {
+        let held = noted.into_iter().map(|(name, version)| {
+            let stay = match version {
                 0 => Stay::Leaving { at: now },
                 _ => Stay::Unconfirmed { until: now + UNCONFIRMED },
-            },
-        };
-        Self(noted.into_iter().map(|(name, version)| (name, held(version))).collect())
+            };
+            (name, Held { version, stay })
+        });
+        Self(held.collect())
     }
 
     /// Names and versions, also of keys that are leaving.
@@ -154,11 +154,11 @@ impl HeldKeys {
     /// starts, because it is leaving or was being stored.
     #[must_use]
     pub fn noted(&self) -> BTreeMap<KeyName, u64> {
-        let version = |held: &Held| match held.stay {
-            Stay::Wanted | Stay::Unconfirmed { .. } => held.version,
-            Stay::Leaving { .. } => 0,
-        };
-        self.0.iter().map(|(name, held)| (name.clone(), version(held))).collect()
+        let noted = self.0.iter().map(|(name, held)| match held.stay {
+            Stay::Wanted | Stay::Unconfirmed { .. } => (name.clone(), held.version),
+            Stay::Leaving { .. } => (name.clone(), 0),
+        });
+        noted.collect()
     }
 
     /// Whether the key is the manager's.
@@ -194,7 +194,7 @@ impl HeldKeys {
     }
 
     /// Takes the list of an answer whose grants are in force: all others leave.
-    pub fn settle(&mut self, wanted: &[(KeyName, u64)], now: Instant) {
+    pub fn reconcile(&mut self, wanted: &[(KeyName, u64)], now: Instant) {
         let wanted: BTreeSet<&KeyName> = wanted.iter().map(|(name, _)| name).collect();
         for (name, held) in &mut self.0 {
             held.stay = match held.stay {
@@ -287,13 +287,13 @@ mod tests {
     fn key_that_is_no_longer_named_leaves_unless_it_is_named_again() {
         let start = Instant::now();
         let mut held = HeldKeys::of_before([(name("a"), 1), (name("b"), 1)].into(), start);
-        held.settle(&[(name("a"), 1)], start);
+        held.reconcile(&[(name("a"), 1)], start);
         assert!(held.due(start + LEAVING / 2).is_empty());
         assert_eq!(held.due(start + LEAVING), [name("b")]);
         assert_eq!(held.leaving(), [name("b")]);
-        held.settle(&[(name("a"), 1)], start + LEAVING / 2);
+        held.reconcile(&[(name("a"), 1)], start + LEAVING / 2);
         assert_eq!(held.due(start + LEAVING), [name("b")], "its time stays");
-        held.settle(&[(name("a"), 1), (name("b"), 1)], start + LEAVING / 2);
+        held.reconcile(&[(name("a"), 1), (name("b"), 1)], start + LEAVING / 2);
         assert!(held.due(start + 2 * UNCONFIRMED).is_empty());
         held.deleted(&name("b"));
         assert!(held.contains(&name("a")) && !held.contains(&name("b")));
@@ -306,7 +306,7 @@ mod tests {
         for (key, version) in [("stays", 5), ("leaves", 6), ("half", 0)] {
             held.note(name(key), version);
         }
-        held.settle(&[(name("stays"), 5), (name("half"), 7)], start);
+        held.reconcile(&[(name("stays"), 5), (name("half"), 7)], start);
         assert_eq!(held.versions()[&name("leaves")], 6, "it is there until then");
         let noted = held.noted();
         assert_eq!(noted, [(name("half"), 0), (name("leaves"), 0), (name("stays"), 5)].into());
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(held.noted(), [(name("www"), 3)].into());
         assert!(held.due(start + UNCONFIRMED - LEAVING).is_empty());
         assert_eq!(held.due(start + UNCONFIRMED), [name("www")]);
-        held.settle(&[(name("www"), 3)], start);
+        held.reconcile(&[(name("www"), 3)], start);
         assert!(held.due(start + 2 * UNCONFIRMED).is_empty());
     }
 }

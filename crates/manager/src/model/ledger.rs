@@ -60,7 +60,7 @@ impl Ledger {
     }
 
     /// Puts the revision of the record in the place of `None`, before the record is rewritten.
-    pub fn settle(&mut self, revision: u64) {
+    pub fn stamp(&mut self, revision: u64) {
         for entry in &mut self.entries {
             entry.since.get_or_insert(revision);
         }
@@ -180,7 +180,7 @@ mod tests {
         assert!(!entry.is_replaced(6, 7));
         assert!(entry.is_replaced(7, 7));
         let mut ledger = Ledger { entries: vec![entry], short: false };
-        ledger.settle(7);
+        ledger.stamp(7);
         assert!(
             ledger.entries[0].is_replaced(7, 9),
             "later changes of the record do not put it off"

@@ -7,7 +7,7 @@
 //! - [`command`]: administrative changes, and why one is refused.
 //! - [`view`]: all records at one revision.
 //! - [`placement`]: which nodes serve a tenant; [`plan`]: how slices move between nodes without over-use;
-//!   [`balance`]: which tenants move to a node that has become free.
+//!   [`balance`]: which tenants move to a node that has become free; [`pace`]: how often either is looked for.
 //! - [`core`]: the manager; [`holder`]: the node's side.
 
 pub mod audit;
@@ -19,6 +19,7 @@ pub mod keys;
 pub mod ledger;
 pub mod name;
 pub mod node;
+pub mod pace;
 pub mod placement;
 pub mod plan;
 pub mod principal;

@@ -35,11 +35,11 @@ pub struct Candidate<'a> {
     pub serves: bool,
 }
 
-/// The nodes of a tenant.
+/// The division of a tenant's quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Nodes with their share of the quota, in parts per million.
-    pub shares: Vec<(NodeName, u64)>,
+    /// The slice of each node that serves the tenant.
+    pub slices: BTreeMap<NodeName, Slice>,
     /// Whether the nodes cannot take the whole quota.
     pub short: bool,
 }
@@ -65,15 +65,15 @@ pub fn cost(rates: &Rates, capacity: &Capacity) -> u64 {
 /// Operations per second of a class. A class that the node has not measured counts as the nearest one that contains
 /// it, or else as the slowest measured.
 fn rate_of(capacity: &Capacity, class: JobClass) -> u64 {
-    let of_key = |key: KeyType| [JobClass::Key(key), JobClass::Cost(Class::of(key))];
     let nearest = match class {
-        JobClass::OperationWithKey(_, key) => of_key(key).to_vec(),
-        JobClass::Key(key) => vec![JobClass::Cost(Class::of(key))],
-        JobClass::Operation(_) | JobClass::Cost(_) => Vec::new(),
+        JobClass::OperationWithKey(_, key) => {
+            vec![class, JobClass::Key(key), JobClass::Cost(Class::of(key))]
+        }
+        JobClass::Key(key) => vec![class, JobClass::Cost(Class::of(key))],
+        JobClass::Operation(_) | JobClass::Cost(_) => vec![class],
     };
-    let mut measured = [class].into_iter().chain(nearest).filter_map(|class| capacity.get(&class));
-    let slowest = || capacity.values().min();
-    measured.next().or_else(slowest).copied().unwrap_or(0)
+    let measured = nearest.iter().find_map(|class| capacity.get(class));
+    measured.or_else(|| capacity.values().min()).copied().unwrap_or(0)
 }
 
 /// Bound on the divisions that [`choose`] tries: a placement takes at most this many times as long.
@@ -95,24 +95,18 @@ pub fn choose(
         candidates.iter().map(|candidate| fit(placement, quota, candidate)).collect();
     let mut usable: Vec<usize> =
         (0..candidates.len()).filter(|at| fits[*at] > 0 || candidates[*at].serves).collect();
-    for _ in 1..TRIES {
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
         let shares = share(placement, most, candidates, &usable, &fits);
         let slices = divide(quota, &shares);
-        if slices.len() == shares.len() {
-            return Choice::of(shares);
+        if slices.len() == shares.len() || tries == 0 {
+            let served = shares.iter().filter(|(name, _)| slices.contains_key(name));
+            return Choice { short: served.map(|(_, share)| share).sum::<u64>() < WHOLE, slices };
         }
-        let left_out = |name| !slices.contains_key(name) && shares.iter().any(|(n, _)| n == name);
-        usable.retain(|at| !left_out(candidates[*at].name));
-    }
-    let mut shares = share(placement, most, candidates, &usable, &fits);
-    let slices = divide(quota, &shares);
-    shares.retain(|(name, _)| slices.contains_key(name));
-    Choice::of(shares)
-}
-
-impl Choice {
-    fn of(shares: Vec<(NodeName, u64)>) -> Self {
-        Self { short: shares.iter().map(|(_, share)| share).sum::<u64>() < WHOLE, shares }
+        for (name, _) in shares.iter().filter(|(name, _)| !slices.contains_key(name)) {
+            usable.retain(|at| candidates[*at].name != name);
+        }
     }
 }
 
@@ -132,8 +126,8 @@ fn share(
     {
         let rank = |at: usize| {
             let candidate = &candidates[at];
-            let place = |zone: &Zone| placement.zones.iter().position(|wanted| wanted == zone);
-            let preferred = candidate.zone.and_then(place).unwrap_or(usize::MAX);
+            let place = placement.zones.iter().position(|zone| Some(zone) == candidate.zone);
+            let preferred = place.unwrap_or(usize::MAX);
             let used = zones.get(&candidate.zone).copied().unwrap_or(0);
             (!candidate.serves, preferred, used, u64::MAX - candidate.free, candidate.name)
         };
@@ -186,8 +180,7 @@ fn water_fill(caps: &[u64]) -> Vec<u64> {
 
 /// The slices of a quota by share, rounded by largest remainder. Their sum in each limited rate is the quota (times the
 /// sum of the shares); a node whose slice would be less than 1 in one of them gets none.
-#[must_use]
-pub fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, Slice> {
+fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, Slice> {
     let mut slices: BTreeMap<NodeName, Slice> =
         shares.iter().map(|(node, _)| (node.clone(), Slice::default())).collect();
     let whole = u128::from(WHOLE);
@@ -268,6 +261,7 @@ pub(super) mod tests {
             Self(rows.iter().map(node).collect())
         }
 
+        /// The nodes, each with its part of the operations in thousandths.
         fn choose(&self, placement: &Placement, quota: &Quota) -> Vec<(String, u64)> {
             let candidates: Vec<Candidate<'_>> = self
                 .0
@@ -280,11 +274,11 @@ pub(super) mod tests {
                     serves: *serves,
                 })
                 .collect();
-            let choice = choose(placement, quota, 100, &candidates);
-            choice
-                .shares
-                .into_iter()
-                .map(|(name, share)| (name.to_string(), share / 1000))
+            let slices = choose(placement, quota, 100, &candidates).slices.into_iter();
+            slices
+                .map(|(name, slice)| {
+                    (name.to_string(), slice.ops.per_second * 1000 / quota.ops.per_second)
+                })
                 .collect()
         }
     }
@@ -379,10 +373,8 @@ pub(super) mod tests {
                 .collect();
             let placement = Placement { spread, ..Placement::default() };
             let choice = choose(&placement, &quota, class, &candidates);
-            let slices = divide(&quota, &choice.shares);
-            prop_assert_eq!(slices.len(), choice.shares.len());
             for (dimension, rate) in Dimension::limited(&quota) {
-                let given: u64 = slices.values().map(|slice| dimension.of(slice).per_second).sum();
+                let given: u64 = choice.slices.values().map(|slice| dimension.of(slice).per_second).sum();
                 let whole = rate.per_second;
                 prop_assert!(given == whole || (choice.short && given < whole), "{given} of {whole}");
             }

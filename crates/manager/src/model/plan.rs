@@ -23,7 +23,7 @@ use millrace_service::tenants::MAX_NODE_TENANTS;
 use super::ledger::{Dimension, Entry, Ledger, amount, covering};
 use super::name::{NodeName, TenantName};
 use super::node::Node;
-use super::placement::{self, Candidate};
+use super::placement::{self, Candidate, Choice};
 use super::tenant::{Quota, Slice, Tenant};
 use super::view::View;
 
@@ -38,11 +38,7 @@ impl Endings {
 
     /// Forgets endings that no ledger mentions any more.
     pub fn prune(&mut self, view: &View) {
-        self.0.retain(|(node, fence), _| {
-            let tenants = view.tenants_of.get(node).into_iter().flatten();
-            let mut ledgers = tenants.filter_map(|tenant| view.ledgers.get(tenant));
-            ledgers.any(|ledger| ledger.value.entry(node, *fence).is_some())
-        });
+        self.0.retain(|(node, fence), _| view.has_entry(node, *fence));
     }
 }
 
@@ -119,15 +115,14 @@ pub fn plan(
     let present = view.ledgers.get(name);
     let record = present.map_or(0, |ledger| ledger.revision);
     let mut ledger = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
-    ledger.settle(record);
+    ledger.stamp(record);
     let mut retry_at = None;
     ledger.entries.retain_mut(|entry| {
         let state = registration_state(entry, view.node(&entry.node), endings, life, now);
         keep(entry, &state, view, record, &mut retry_at)
     });
     let tenant = view.tenants.get(name).map(|tenant| &tenant.value);
-    let wanted =
-        tenant.map(|tenant| Wanted::of(view, tenant, &ledger, leaving)).unwrap_or_default();
+    let wanted = tenant.map(|tenant| wanted(view, tenant, &ledger, leaving)).unwrap_or_default();
     lower_and_raise(&mut ledger, tenant, &wanted, view);
     ledger.short = wanted.short;
     let settled = is_settled(&ledger, &wanted);
@@ -135,7 +130,7 @@ pub fn plan(
         .map_or(0, |tenant| u64::from(tenant.placement.spread).min(least_rate(&tenant.quota)));
     let underserved = (wanted.slices.len() as u64) < asked;
     let mut before = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
-    before.settle(record);
+    before.stamp(record);
     Plan { ledger: (before != ledger).then_some(ledger), retry_at, settled, underserved }
 }
 
@@ -176,76 +171,62 @@ fn keep(
 }
 
 /// The division that the tenant asks for.
-#[derive(Debug, Default)]
-struct Wanted {
-    slices: BTreeMap<NodeName, Slice>,
-    short: bool,
-}
-
-impl Wanted {
-    fn of(view: &View, tenant: &Tenant, ledger: &Ledger, leaving: Option<&NodeName>) -> Self {
-        let Some(quota) = distributable(view, tenant, ledger) else {
-            return Self { slices: BTreeMap::new(), short: true };
-        };
-        let most = least_rate(&quota);
-        let unchanged = || Self::unchanged(view, tenant, ledger, &quota, most);
-        if let Some(wanted) = leaving.is_none().then(unchanged).flatten() {
-            return wanted;
-        }
-        let mut candidates = candidates(view, tenant, ledger);
-        for candidate in &mut candidates {
-            candidate.serves &= Some(candidate.name) != leaving;
-        }
-        let choice = placement::choose(&tenant.placement, &quota, most, &candidates);
-        Self { slices: placement::divide(&quota, &choice.shares), short: choice.short }
-    }
-
-    /// The present division, if it is as good as a new one: a node that joins moves no tenant that needs nothing.
-    fn unchanged(
-        view: &View,
-        tenant: &Tenant,
-        ledger: &Ledger,
-        quota: &Quota,
-        most: u64,
-    ) -> Option<Self> {
-        let live = |entry: &&Entry| is_live(view, entry) && entry.target.is_some();
-        let entries: Vec<&Entry> = ledger.entries.iter().filter(live).collect();
-        let wanted = u64::from(tenant.placement.spread).min(most);
-        let good = |entry: &&Entry| {
-            let node = view.node(&entry.node);
-            node.is_some_and(|node| allows(tenant, &entry.node, node))
-                && (tenant.placement.over_commit || !is_overloaded(view, &entry.node))
-                && entry.target.as_ref().is_some_and(|target| has_rows(target, quota))
-        };
-        let sum = |dimension: Dimension| -> u128 {
-            let targets = entries.iter().filter_map(|entry| entry.target.as_ref());
-            targets.map(|target| amount(dimension.of(target))).sum()
-        };
-        let whole =
-            Dimension::limited(quota).all(|(dimension, rate)| sum(dimension) == amount(rate));
-        let same_bursts = entries.iter().filter_map(|entry| entry.target.as_ref()).all(|target| {
-            Dimension::limited(quota).all(|(dimension, rate)| {
-                let part = dimension.of(target);
-                part == placement::scaled(rate, part.per_second)
-            })
-        });
-        let enough = entries.len() as u64 == wanted;
-        (enough && whole && same_bursts && entries.iter().all(good)).then(|| Self {
-            slices: entries
-                .iter()
-                .filter_map(|entry| Some((entry.node.clone(), entry.target.clone()?)))
-                .collect(),
-            short: false,
-        })
-    }
-}
-
-/// Whether a slice limits what the quota limits, and nothing else.
-fn has_rows(slice: &Slice, quota: &Quota) -> bool {
-    let rows = |rates: &Rates| {
-        Dimension::limited(rates).map(|(dimension, _)| dimension).collect::<Vec<_>>()
+fn wanted(view: &View, tenant: &Tenant, ledger: &Ledger, leaving: Option<&NodeName>) -> Choice {
+    let Some(quota) = distributable(view, tenant, ledger) else {
+        return Choice { slices: BTreeMap::new(), short: true };
     };
-    rows(slice) == rows(quota)
+    let most = least_rate(&quota);
+    if leaving.is_none()
+        && let Some(present) = present_division(view, tenant, ledger, &quota, most)
+    {
+        return present;
+    }
+    let mut candidates = candidates(view, tenant, ledger);
+    for candidate in &mut candidates {
+        candidate.serves &= Some(candidate.name) != leaving;
+    }
+    placement::choose(&tenant.placement, &quota, most, &candidates)
+}
+
+/// The present division, if it is as good as a new one: a node that joins moves no tenant that needs nothing.
+fn present_division(
+    view: &View,
+    tenant: &Tenant,
+    ledger: &Ledger,
+    quota: &Quota,
+    most: u64,
+) -> Option<Choice> {
+    let mut slices = BTreeMap::new();
+    for entry in ledger.entries.iter().filter(|entry| is_live(view, entry)) {
+        let Some(target) = &entry.target else {
+            continue;
+        };
+        let overloaded = view.reserved(&entry.node) > placement::WHOLE;
+        if !allows(tenant, &entry.node, view.node(&entry.node)?)
+            || (overloaded && !tenant.placement.over_commit)
+            || !is_slice_of(target, quota)
+        {
+            return None;
+        }
+        slices.insert(entry.node.clone(), target.clone());
+    }
+    let enough = slices.len() as u64 == u64::from(tenant.placement.spread).min(most);
+    let whole = Dimension::limited(quota).all(|(dimension, rate)| {
+        let parts = slices.values().map(|slice| amount(dimension.of(slice)));
+        parts.sum::<u128>() == amount(rate)
+    });
+    (enough && whole).then_some(Choice { slices, short: false })
+}
+
+/// Whether a slice limits what the quota limits, and nothing else, with bursts in proportion.
+fn is_slice_of(slice: &Slice, quota: &Quota) -> bool {
+    Dimension::limited(slice)
+        .map(|(dimension, _)| dimension)
+        .eq(Dimension::limited(quota).map(|(dimension, _)| dimension))
+        && Dimension::limited(quota).all(|(dimension, rate)| {
+            let part = dimension.of(slice);
+            part == placement::scaled(rate, part.per_second)
+        })
 }
 
 /// The quota without what silent and former registrations hold; `None` if they hold all of one rate.
@@ -271,47 +252,41 @@ fn is_live(view: &View, entry: &Entry) -> bool {
     node.is_some_and(|node| !node.removed && node.lease.open && node.lease.fence == entry.fence)
 }
 
-fn is_overloaded(view: &View, node: &NodeName) -> bool {
-    view.reserved.get(node).is_some_and(|reserved| *reserved > placement::WHOLE)
-}
-
 fn allows(tenant: &Tenant, name: &NodeName, node: &Node) -> bool {
     let nodes = &tenant.placement.nodes;
     node.state() == NodeState::Ready && (nodes.is_empty() || nodes.contains(name))
 }
 
 fn candidates<'a>(view: &'a View, tenant: &Tenant, ledger: &Ledger) -> Vec<Candidate<'a>> {
-    // A node refuses an answer with more grants as a whole.
-    let has_room = |name: &NodeName| {
-        let tenants = view.tenants_of.get(name);
-        tenants.is_none_or(|all| all.len() < MAX_NODE_TENANTS || all.contains(&tenant.name))
-    };
-    let fitting = view.nodes.iter().filter(|(name, node)| allows(tenant, name, &node.value));
-    let fitting = fitting.filter(|(name, _)| has_room(name));
-    // What an earlier registration of the node holds is not the tenant's to give.
-    let own = |name: &NodeName, node: &Node| -> (u64, bool) {
-        let entry = ledger.entry(name, node.lease.fence);
-        let cost =
-            entry.map_or(0, |entry| placement::cost(&entry.held, &node.registration.capacity));
-        (cost, entry.is_some_and(|entry| entry.target.is_some()))
-    };
-    fitting
+    view.nodes
+        .iter()
+        .filter(|(name, node)| {
+            allows(tenant, name, &node.value) && has_room(view, name, &tenant.name)
+        })
         .map(|(name, node)| {
-            let (own, serves) = own(name, &node.value);
-            let reserved = view.reserved.get(name).copied().unwrap_or_default();
+            let registration = &node.value.registration;
+            // What an earlier registration of the node holds is not the tenant's to give.
+            let entry = ledger.entry(name, node.value.lease.fence);
+            let own = entry.map_or(0, |entry| placement::cost(&entry.held, &registration.capacity));
             Candidate {
                 name,
-                capacity: &node.value.registration.capacity,
-                zone: node.value.registration.zone.as_ref(),
-                free: placement::WHOLE.saturating_sub(reserved.saturating_sub(own)),
-                serves,
+                capacity: &registration.capacity,
+                zone: registration.zone.as_ref(),
+                free: placement::WHOLE.saturating_sub(view.reserved(name).saturating_sub(own)),
+                serves: entry.is_some_and(|entry| entry.target.is_some()),
             }
         })
         .collect()
 }
 
+/// Whether the node may have a grant of the tenant: it refuses an answer with too many grants as a whole.
+fn has_room(view: &View, node: &NodeName, tenant: &TenantName) -> bool {
+    let tenants = view.tenants_of.get(node);
+    tenants.is_none_or(|all| all.len() < MAX_NODE_TENANTS || all.contains(tenant))
+}
+
 /// Sets every target to what is wanted, and no higher than the quota allows beside what all entries hold.
-fn lower_and_raise(ledger: &mut Ledger, tenant: Option<&Tenant>, wanted: &Wanted, view: &View) {
+fn lower_and_raise(ledger: &mut Ledger, tenant: Option<&Tenant>, wanted: &Choice, view: &View) {
     for entry in ledger.entries.iter_mut().filter(|entry| is_live(view, entry)) {
         if entry.target.is_some() && !wanted.slices.contains_key(&entry.node) {
             entry.target = None;
@@ -379,38 +354,30 @@ fn reachable(
 impl Entry {
     /// Sets the target. `held` grows where the target is higher, and falls only after the node says so.
     fn aim(&mut self, target: Slice) {
-        let same = self.target.as_ref() == Some(&target);
-        if same {
+        if self.target.as_ref() == Some(&target) {
             return;
         }
-        let held = covering(&self.held, &target);
-        let rises = |dimension: Dimension| {
-            let old = self.target.as_ref().map_or(0, |old| amount(dimension.of(old)));
-            amount(dimension.of(&target)) >= old
-                && dimension.of(&target).depth() >= self.held_depth(dimension)
-        };
         let only_rises = !self.is_falling()
-            && Dimension::limited(&self.held).all(|(dimension, _)| rises(dimension));
+            && Dimension::limited(&self.held).all(|(dimension, held)| {
+                let new = dimension.of(&target);
+                let old = self.target.as_ref().map_or(0, |old| amount(dimension.of(old)));
+                amount(new) >= old && new.depth() >= held.depth()
+            });
         if only_rises {
             self.held = target.clone();
         } else {
-            self.held = held;
+            self.held = covering(&self.held, &target);
             self.since = None;
         }
         self.target = Some(target);
     }
-
-    fn held_depth(&self, dimension: Dimension) -> u64 {
-        dimension.of(&self.held).depth()
-    }
 }
 
-fn is_settled(ledger: &Ledger, wanted: &Wanted) -> bool {
-    let given = |node: &NodeName, slice: &Slice| {
-        let mut entries = ledger.entries.iter().filter(|entry| entry.node == *node);
-        entries.any(|entry| entry.target.as_ref() == Some(slice) && !entry.is_falling())
-    };
+fn is_settled(ledger: &Ledger, wanted: &Choice) -> bool {
     !wanted.short
         && ledger.entries.len() == wanted.slices.len()
-        && wanted.slices.iter().all(|(node, slice)| given(node, slice))
+        && wanted.slices.iter().all(|(node, slice)| {
+            let mut entries = ledger.entries.iter().filter(|entry| entry.node == *node);
+            entries.any(|entry| entry.target.as_ref() == Some(slice) && !entry.is_falling())
+        })
 }

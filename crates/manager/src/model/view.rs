@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::audit::AuditHead;
 use super::keys::PoolKey;
 use super::ledger::Ledger;
-use super::name::{KeyName, NodeName, PrincipalName, TenantName};
+use super::name::{KeyName, NoName, NodeName, PrincipalName, TenantName};
 use super::node::Node;
 use super::placement;
 use super::principal::Principal;
@@ -144,14 +144,30 @@ pub struct View {
     /// Tenants with an entry for the node in their ledger.
     pub tenants_of: BTreeMap<NodeName, BTreeSet<TenantName>>,
     /// Capacity that slices take, in parts per million of the node.
-    pub reserved: BTreeMap<NodeName, u64>,
+    reserved: BTreeMap<NodeName, u64>,
+}
+
+/// Why a record is not taken.
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error("no table of this version has it")]
+    NoTable,
+    #[error(transparent)]
+    Name(#[from] NoName),
+    #[error(transparent)]
+    Form(#[from] serde_json::Error),
 }
 
 /// Record that a change affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// A node; whether more than its heartbeat fields changed.
-    Node(NodeName, bool),
+    /// A node.
+    Node {
+        /// Its name.
+        name: NodeName,
+        /// Whether more than its heartbeat fields changed.
+        moved: bool,
+    },
     /// A tenant or its ledger.
     Tenant(TenantName),
     /// Something that no placement depends on.
@@ -181,22 +197,34 @@ impl View {
         self.nodes.get(name).map(|node| &node.value)
     }
 
+    /// Capacity of a node that slices take, in parts per million of it.
+    #[must_use]
+    pub fn reserved(&self, name: &NodeName) -> u64 {
+        self.reserved.get(name).copied().unwrap_or_default()
+    }
+
     /// Capacity that is left at a node, in parts per million of it.
     #[must_use]
     pub fn free(&self, name: &NodeName) -> u64 {
-        let reserved = self.reserved.get(name).copied().unwrap_or_default();
-        placement::WHOLE.saturating_sub(reserved)
+        placement::WHOLE.saturating_sub(self.reserved(name))
+    }
+
+    /// Whether a registration of a node is in the ledger of any tenant.
+    #[must_use]
+    pub fn has_entry(&self, node: &NodeName, fence: u64) -> bool {
+        let tenants = self.tenants_of.get(node).into_iter().flatten();
+        let mut ledgers = tenants.filter_map(|tenant| self.ledgers.get(tenant));
+        ledgers.any(|ledger| ledger.value.entry(node, fence).is_some())
     }
 
     fn take(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Touched {
-        let taken = self.try_take(key, value, revision);
-        match taken {
+        match self.try_take(key, value, revision) {
             Ok(touched) => {
                 self.damaged.remove(key);
                 touched
             }
-            Err(reason) => {
-                self.damaged.insert(key.to_owned(), reason);
+            Err(error) => {
+                self.damaged.insert(key.to_owned(), error.to_string());
                 Touched::Other
             }
         }
@@ -207,7 +235,7 @@ impl View {
         key: &str,
         value: Option<&[u8]>,
         revision: u64,
-    ) -> Result<Touched, String> {
+    ) -> Result<Touched, RecordError> {
         match key {
             SCHEMA => {
                 self.schema = record(value, revision)?;
@@ -223,28 +251,28 @@ impl View {
             }
             _ => {}
         }
-        let (table, name) = Table::split(key).ok_or("no table of this version has it")?;
+        let (table, name) = Table::split(key).ok_or(RecordError::NoTable)?;
         match table {
-            Table::Node => self.take_node(parse(name)?, record(value, revision)?),
+            Table::Node => self.take_node(name.parse()?, record(value, revision)?),
             Table::Tenant => {
-                let name: TenantName = parse(name)?;
+                let name: TenantName = name.parse()?;
                 self.take_tenant(&name, record(value, revision)?);
                 Ok(Touched::Tenant(name))
             }
             Table::Ledger => {
-                let name: TenantName = parse(name)?;
+                let name: TenantName = name.parse()?;
                 let ledger = record::<Ledger>(value, revision)?;
-                self.index(&name, false);
+                self.unindex(&name);
                 replace(&mut self.ledgers, &name, ledger);
-                self.index(&name, true);
+                self.index(&name);
                 Ok(Touched::Tenant(name))
             }
             Table::Principal => {
-                replace(&mut self.principals, &parse(name)?, record(value, revision)?);
+                replace(&mut self.principals, &name.parse()?, record(value, revision)?);
                 Ok(Touched::Other)
             }
             Table::Key => {
-                replace(&mut self.keys, &parse(name)?, record(value, revision)?);
+                replace(&mut self.keys, &name.parse()?, record(value, revision)?);
                 Ok(Touched::Other)
             }
         }
@@ -266,7 +294,7 @@ impl View {
         &mut self,
         name: NodeName,
         node: Option<Versioned<Node>>,
-    ) -> Result<Touched, String> {
+    ) -> Result<Touched, RecordError> {
         let before = self.nodes.get(&name).map(|node| &node.value);
         let after = node.as_ref().map(|node| &node.value);
         let standing = |node: &Node| (node.state(), node.lease.fence, node.lease.unproven.clone());
@@ -279,28 +307,31 @@ impl View {
             let reserved = tenants.map(|tenant| self.reserved_by(tenant, &name)).sum();
             self.reserved.insert(name.clone(), reserved);
         }
-        Ok(Touched::Node(name, moved || other_capacity))
+        Ok(Touched::Node { name, moved: moved || other_capacity })
     }
 
-    /// Adds the entries of a tenant's ledger to the indexes, or takes them out.
-    fn index(&mut self, tenant: &TenantName, add: bool) {
-        let Some(ledger) = self.ledgers.get(tenant) else {
-            return;
-        };
-        let nodes: BTreeSet<NodeName> =
-            ledger.value.entries.iter().map(|entry| entry.node.clone()).collect();
-        for node in nodes {
-            let part = self.reserved_by(tenant, &node);
-            let tenants = self.tenants_of.entry(node.clone()).or_default();
-            let reserved = self.reserved.entry(node).or_default();
-            if add {
-                tenants.insert(tenant.clone());
-                *reserved += part;
-            } else {
-                tenants.remove(tenant);
-                *reserved = reserved.saturating_sub(part);
-            }
+    /// Adds the entries of a tenant's ledger to the indexes.
+    fn index(&mut self, tenant: &TenantName) {
+        for node in self.nodes_of(tenant) {
+            *self.reserved.entry(node.clone()).or_default() += self.reserved_by(tenant, &node);
+            self.tenants_of.entry(node).or_default().insert(tenant.clone());
         }
+    }
+
+    /// Takes the entries of a tenant's ledger out of the indexes.
+    fn unindex(&mut self, tenant: &TenantName) {
+        for node in self.nodes_of(tenant) {
+            let part = self.reserved_by(tenant, &node);
+            self.tenants_of.entry(node.clone()).or_default().remove(tenant);
+            let reserved = self.reserved.entry(node).or_default();
+            *reserved = reserved.saturating_sub(part);
+        }
+    }
+
+    /// The nodes in a tenant's ledger.
+    fn nodes_of(&self, tenant: &TenantName) -> BTreeSet<NodeName> {
+        let entries = self.ledgers.get(tenant).into_iter().flat_map(|ledger| &ledger.value.entries);
+        entries.map(|entry| entry.node.clone()).collect()
     }
 
     /// Capacity of a node that a tenant's slices take.
@@ -313,19 +344,14 @@ impl View {
     }
 }
 
-fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str) -> Result<T, String> {
-    name.parse().map_err(|error: T::Err| error.to_string())
-}
-
 fn record<T: DeserializeOwned>(
     value: Option<&[u8]>,
     revision: u64,
-) -> Result<Option<Versioned<T>>, String> {
+) -> Result<Option<Versioned<T>>, RecordError> {
     let Some(value) = value else {
         return Ok(None);
     };
-    let value = serde_json::from_slice(value).map_err(|error| error.to_string())?;
-    Ok(Some(Versioned { value, revision }))
+    Ok(Some(Versioned { value: serde_json::from_slice(value)?, revision }))
 }
 
 fn replace<K: Ord + Clone, T>(map: &mut BTreeMap<K, T>, key: &K, value: Option<T>) {

@@ -85,12 +85,12 @@ impl Store for MemoryStore {
         let state = lock(&self.state);
         let below = state.entries.range(from.max(prefix).to_owned()..);
         let below = below.take_while(|(key, _)| key.starts_with(prefix));
-        let entry = |(key, (value, revision)): (&String, &(Arc<[u8]>, u64))| StoreEntry {
+        let entries = below.take(limit).map(|(key, (value, revision))| StoreEntry {
             key: key.clone(),
             value: Arc::clone(value),
             revision: *revision,
-        };
-        Ok(Snapshot { revision: state.revision, entries: below.take(limit).map(entry).collect() })
+        });
+        Ok(Snapshot { revision: state.revision, entries: entries.collect() })
     }
 
     fn changes(&self, prefix: &str, after: u64, wait: Duration) -> Result<Changes, StoreError> {

@@ -132,14 +132,13 @@ impl Store for SqliteStore {
                 "SELECT key, value, revision FROM records WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
             )?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let entry = |row: &rusqlite::Row<'_>| {
+            let rows = query.query_map(params![from.max(prefix), end(prefix), limit], |row| {
                 Ok(StoreEntry {
                     key: row.get(0)?,
                     value: row.get::<_, Vec<u8>>(1)?.into(),
                     revision: row.get(2)?,
                 })
-            };
-            let rows = query.query_map(params![from.max(prefix), end(prefix), limit], entry)?;
+            })?;
             Ok(Snapshot {
                 revision: revision(&connection)?,
                 entries: rows.collect::<Result<_, _>>()?,

@@ -76,7 +76,7 @@ impl Simulation {
                 let entries = ledger.entries.iter().filter(|entry| entry.node == *node);
                 entries.map(|entry| placement::cost(&entry.held, capacity)).sum()
             };
-            let reserved = self.truth.reserved.get(node).copied().unwrap_or(0);
+            let reserved = self.truth.reserved(node);
             if cost(after) > cost(before) && reserved > placement::WHOLE {
                 return Err(format!("{node} has slices for {reserved} ppm of its capacity"));
             }
@@ -122,7 +122,8 @@ impl Simulation {
                 ));
             }
             for (mark_executed, mark_allowed, saved) in self.marks.get(name).into_iter().flatten() {
-                let (done, may) = (executed - mark_executed, allowed - mark_allowed + saved);
+                let done = executed - mark_executed;
+                let may = allowed - mark_allowed + saved;
                 if done > may + 1e-3 {
                     return Err(format!("{name}: {done} operations in a window, {may} allowed"));
                 }

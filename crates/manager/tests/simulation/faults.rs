@@ -65,7 +65,8 @@ impl Simulation {
         }
         let pause = self.random.below(3000);
         self.after(pause, Event::Chaos);
-        let (n, m) = (self.random.index(NODES), self.random.index(MANAGERS));
+        let n = self.random.index(NODES);
+        let m = self.random.index(MANAGERS);
         let span = self.random.below(3 * TTL_MS);
         let now = self.now;
         match self.random.below(9) {

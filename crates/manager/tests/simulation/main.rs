@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use millrace_manager::model::command::{Command, Refusal};
 use millrace_manager::model::core::{Actor, Core, LeaseTimes};
-use millrace_manager::model::holder::{Due, Holder, InForce};
+use millrace_manager::model::holder::{Due, Holder, InForce, VerifiedSet};
 use millrace_manager::model::keys::{HeldKeys, LEAVING, PoolKey};
 use millrace_manager::model::ledger::{Dimension, Ledger, amount};
 use millrace_manager::model::name::{KeyName, NodeName, TenantName};

@@ -58,7 +58,8 @@ impl Simulation {
                 keys: node.keys.versions(),
             }),
         };
-        let (process, mute) = (node.process, node.mute);
+        let process = node.process;
+        let mute = node.mute;
         let lost = mute || (!self.calm && self.random.percent(5));
         let manager = self.random.index(MANAGERS);
         let delay = self.delay();
@@ -99,8 +100,9 @@ impl Simulation {
                     node.holder.registered(&lease, Duration::from_millis(TTL_MS), local);
                 }
             }
-            Answer::Set { fence, mut revision, grants, keys, lacking, next } => {
-                let check = node.holder.check(fence, revision, node.clock.at(sent), local);
+            Answer::Set { fence, revision, grants, keys, lacking, next } => {
+                let mut set = VerifiedSet { fence, revision, next, grants };
+                let check = node.holder.check(&set, node.clock.at(sent), local);
                 if check.is_ok() || self.mutation == Mutation::KeysOfOlderAnswers {
                     for (name, version) in lacking {
                         if node.keys.admit(&name, version, &keys).is_ok() {
@@ -114,17 +116,17 @@ impl Simulation {
                     _ => node.clock.at(sent),
                 };
                 if self.mutation == Mutation::OlderGrants && node.holder.fence() == Some(fence) {
-                    revision = revision.max(node.holder.applied());
+                    set.revision = revision.max(node.holder.applied());
                 }
                 // A set that is not taken leaves the former one in force.
-                let applied = node.holder.apply(fence, revision, grants, next, sent, local);
+                let applied = node.holder.apply(set, sent, local);
                 if applied.is_ok() && self.mutation != Mutation::KeysKept {
-                    node.keys.settle(&keys, local);
+                    node.keys.reconcile(&keys, local);
                 }
             }
             Answer::Fenced(fence) => node.holder.fenced(fence, local),
             Answer::Removed => {
-                node.keys.settle(&[], local);
+                node.keys.reconcile(&[], local);
                 node.holder.removed(local);
             }
         }

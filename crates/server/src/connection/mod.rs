@@ -90,7 +90,7 @@ const REFUSALS_AHEAD: u64 = 4_000;
 /// its quota if the burst lasts for longer.
 const DENIALS_PER_SECOND: u64 = 5_000;
 
-/// Such jobs beyond [`DENIALS_PER_SECOND`] at once: what a connection sends before it hears of the first refusal.
+/// Such jobs beyond [`DENIALS_PER_SECOND`] at once: what a connection sends before it gets the first refusal.
 const DENIALS_AHEAD: u64 = 2_000;
 
 /// Time for which the node stops reading a connection once its party exceeds [`REFUSALS_PER_SECOND`] or

@@ -246,7 +246,8 @@ async fn connection_with_few_refused_jobs_of_its_party_is_read_at_once() {
 
 #[test]
 fn bytes_that_a_paused_connection_reads_count_as_waiting_since_the_pause_began() {
-    let (mut unread, start) = (UnreadTime::default(), Instant::now());
+    let mut unread = UnreadTime::default();
+    let start = Instant::now();
     let after = |ms| start + Duration::from_millis(ms);
     assert_eq!(unread.resume(start), Duration::ZERO);
     unread.stop(after(10));
@@ -304,7 +305,8 @@ fn sent_bytes_do_not_stay_in_memory() {
 
 #[test]
 fn connection_with_refused_jobs_pauses_longer_each_time_and_then_reads_little() {
-    let (mut refusals, now) = (Refusals::default(), Instant::now());
+    let mut refusals = Refusals::default();
+    let now = Instant::now();
     assert_eq!(refusals.begin_turn(), JOBS_PER_TURN);
     for pause in [50, 100, 200, 400, 400] {
         let mut until = None;

@@ -51,9 +51,6 @@ pub struct IssuedNode {
 }
 
 /// Ensures that `directory` holds a CA. An existing one stays unchanged.
-///
-/// # Errors
-/// If files cannot be read or written.
 pub fn ensure_authority(directory: &Path) -> Result<(), CertificateError> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(at(directory))?;
     if files(directory, CA).certificate.exists() { Ok(()) } else { make_ca(directory) }
@@ -67,11 +64,7 @@ pub fn issue_node_certificate(
     directory: &Path,
     names: &[String],
 ) -> Result<IssuedNode, CertificateError> {
-    let valid = |name: &String| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
-        !name.is_empty() && name.len() <= 253 && name.bytes().all(allowed)
-    };
-    if let Some(name) = names.iter().find(|name| !valid(name)) {
+    if let Some(name) = names.iter().find(|name| !is_node_name(name)) {
         return Err(CertificateError::NodeName(name.chars().take(128).collect()));
     }
     let usage = ExtendedKeyUsagePurpose::ServerAuth;
@@ -85,12 +78,15 @@ pub fn issue_node_certificate(
     })
 }
 
+/// Whether `name` has the characters and the length of a DNS name or an address.
+fn is_node_name(name: &str) -> bool {
+    (1..=253).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:".contains(&byte))
+}
+
 /// Ensures that `directory` holds a CA and a certificate for a node known as `names` (DNS names or
 /// addresses). Valid files stay unchanged, so a node may call this at every start. A certificate that expires
 /// soon or lacks a name is replaced, if the CA's key is in the directory.
-///
-/// # Errors
-/// If files cannot be read or written.
 pub fn ensure_node_certificates(
     directory: &Path,
     names: &[String],
@@ -227,7 +223,7 @@ fn good_for(path: &Path, names: &[String], days: i64) -> bool {
     let Ok(Some(alternatives)) = certificate.subject_alternative_name() else {
         return false;
     };
-    let has = |wanted: &String| {
+    names.iter().all(|wanted| {
         alternatives.value.general_names.iter().any(|name| match name {
             GeneralName::DNSName(name) => name == wanted,
             GeneralName::IPAddress(octets) => match wanted.parse() {
@@ -237,8 +233,7 @@ fn good_for(path: &Path, names: &[String], days: i64) -> bool {
             },
             _ => false,
         })
-    };
-    names.iter().all(has)
+    })
 }
 
 #[cfg(test)]
@@ -272,7 +267,8 @@ mod tests {
     #[test]
     fn node_without_the_authority_uses_what_was_issued_for_it() {
         let directory = TempDir::new().unwrap();
-        let (authority, node) = (directory.path().join("a"), directory.path().join("n"));
+        let authority = directory.path().join("a");
+        let node = directory.path().join("n");
         ensure_authority(&authority).unwrap();
         let issued = issue_node_certificate(&authority, &names()).unwrap();
         fs::create_dir(&node).unwrap();

@@ -51,9 +51,6 @@ pub enum CertificateKind {
 }
 
 /// All certificates of the CA in `directory`: by kind and name, then the revoked ones; none without a CA.
-///
-/// # Errors
-/// A file cannot be read, or is no certificate.
 pub fn issued_certificates(directory: &Path) -> Result<Vec<IssuedCertificate>, CertificateError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

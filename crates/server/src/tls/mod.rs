@@ -197,9 +197,6 @@ impl fmt::Debug for Acceptor {
 }
 
 /// Checks that a node could use these files.
-///
-/// # Errors
-/// The problem with the files.
 pub fn check_files(files: &TlsFiles) -> Result<(), TlsError> {
     load(files).map(drop)
 }

@@ -115,7 +115,8 @@ mod tests {
         ensure_node_certificates(path, &[]).unwrap();
         assert_eq!(serials(path).len(), 0);
         let issue = |name| serial_of(&issue_client_certificate(path, name).unwrap().certificate);
-        let (one, two) = (issue("one").unwrap(), issue("two").unwrap());
+        let one = issue("one").unwrap();
+        let two = issue("two").unwrap();
         revoke_client_certificate(path, "one").unwrap();
         revoke_client_certificate(path, "two").unwrap();
         assert_eq!(serials(path), [one.clone(), two]);

@@ -78,15 +78,15 @@ struct Held {
 /// A grant as `/status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantRow {
-    /// The tenant.
+    /// Name of the tenant.
     pub tenant: String,
-    /// Id of the grant.
+    /// Id of the grant, in hexadecimal digits.
     pub id: String,
-    /// Its revision.
+    /// Revision of the store from which the manager signed it.
     pub revision: u64,
     /// Whether it has expired, and only its safe share is served.
     pub expired: bool,
-    /// Its end, in seconds since 1970.
+    /// Time of its end, in seconds since 1970.
     pub expires: u64,
 }
 
@@ -192,7 +192,7 @@ impl GrantBook {
 
     /// The tenants that the node serves now, and no identity but theirs.
     pub(crate) fn directory(&self) -> Directory {
-        let mut directory = Directory::new(&self.node, true);
+        let mut directory = Directory::closed(&self.node);
         for Held { grant, expired, .. } in self.held.values() {
             let rates = if *expired { grant.rates.safe_share() } else { grant.rates.clone() };
             let terms = Terms {
@@ -209,14 +209,14 @@ impl GrantBook {
 
     /// Rows of the grants, one each, by tenant.
     pub(crate) fn rows(&self) -> Vec<GrantRow> {
-        let row = |Held { grant, expired, .. }: &Held| GrantRow {
+        let rows = self.held.values().map(|Held { grant, expired, .. }| GrantRow {
             tenant: grant.tenant.clone(),
             id: hex::encode(grant.id),
             revision: grant.revision,
             expired: *expired,
             expires: grant.expires_ms / 1000,
-        };
-        self.held.values().map(row).collect()
+        });
+        rows.collect()
     }
 }
 

@@ -87,7 +87,8 @@ fn ops(book: &GrantBook, identity: &str) -> Option<u64> {
 
 #[test]
 fn managed_node_serves_identities_of_tenants_with_a_grant_alone() {
-    let (mut book, clock) = (book(OnExpiry::SafeShare), Clock::new());
+    let mut book = book(OnExpiry::SafeShare);
+    let clock = Clock::new();
     assert_eq!(ops(&book, "cert:acme-1"), None);
     book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7)).unwrap();
     assert_eq!(ops(&book, "cert:acme-1"), Some(400));
@@ -99,7 +100,8 @@ fn managed_node_serves_identities_of_tenants_with_a_grant_alone() {
 #[test]
 fn expired_grant_leaves_its_safe_share_or_nothing() {
     for (on_expiry, left) in [(OnExpiry::SafeShare, Some(100)), (OnExpiry::Refuse, None)] {
-        let (mut book, clock) = (book(on_expiry), Clock::new());
+        let mut book = book(on_expiry);
+        let clock = Clock::new();
         book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7)).unwrap();
         assert_eq!(book.next_expiry(), Some(clock.now() + TTL));
         let almost = clock.after(TTL - Duration::from_millis(1));
@@ -132,7 +134,8 @@ fn clock_that_is_set_back_extends_no_grant_and_one_set_forward_ends_it() {
 
 #[test]
 fn grant_whose_answer_was_under_way_for_long_ends_with_the_request() {
-    let (mut book, clock) = (book(OnExpiry::Refuse), Clock::new());
+    let mut book = book(OnExpiry::Refuse);
+    let clock = Clock::new();
     let late = clock.after(Duration::from_secs(20));
     // The manager's clock is ahead, so that by the wall clock the grant would live longer.
     let ahead = signed("acme", 1, 7, 400, clock.after(Duration::from_secs(20)));
@@ -189,7 +192,8 @@ fn grant_that_is_not_for_this_node_now_changes_nothing() {
 
 #[test]
 fn answer_for_an_earlier_registration_is_refused() {
-    let (mut book, clock) = (book(OnExpiry::SafeShare), Clock::new());
+    let mut book = book(OnExpiry::SafeShare);
+    let clock = Clock::new();
     let old = signed("acme", 9, 7, 400, clock);
     book.apply(std::slice::from_ref(&old), clock.answer(7)).unwrap();
     // Revisions of another registration begin again.
@@ -234,7 +238,8 @@ proptest! {
         let mut book = book(OnExpiry::SafeShare);
         let mut clock = Clock::new();
         let quota = Quota::new(Rates { ops: Rate { per_second: 1, burst: 1 }, ..Rates::default() }, clock.now());
-        let (mut answers, mut revision) = (Vec::new(), 0);
+        let mut answers = Vec::new();
+        let mut revision = 0;
         let (mut served, mut allowed, mut burst) = (0_u64, 0.0, 1_u64);
         // The largest slice that the manager must count as in force, with its end by the true clock.
         let mut slices: Vec<(u64, Duration)> = Vec::new();

@@ -318,7 +318,8 @@ fn read_identities(reader: &mut RecordReader<'_>) -> Result<BTreeSet<IdentityPat
     if count > MAX_TENANT_IDENTITIES {
         return Err(GrantError::Damaged("identities"));
     }
-    let (mut identities, mut before) = (BTreeSet::new(), None);
+    let mut identities = BTreeSet::new();
+    let mut before = None;
     for _ in 0..count {
         let text = reader.text("identity")?;
         ascending(&mut before, text, "identity")?;
@@ -332,7 +333,8 @@ fn read_endpoints(reader: &mut RecordReader<'_>) -> Result<BTreeSet<String>, Gra
     if count > MAX_ENDPOINTS {
         return Err(GrantError::Damaged("endpoints"));
     }
-    let (mut endpoints, mut before) = (BTreeSet::new(), None);
+    let mut endpoints = BTreeSet::new();
+    let mut before = None;
     for _ in 0..count {
         let text = reader.text("endpoint")?;
         ascending(&mut before, text, "endpoint")?;
@@ -407,11 +409,11 @@ impl SignedGrant {
         }
         let (signed, signature) = self.bytes.split_at(self.bytes.len() - SIGNATURE_LEN);
         let message = [DOMAIN, signed].concat();
-        let verifies = |key: &GrantKey| {
+        let verified = named.any(|key| {
             let key = UnparsedPublicKey::new(&ED25519, key.0);
             key.verify(&message, signature).is_ok()
-        };
-        if named.any(verifies) { Ok(&self.grant) } else { Err(GrantError::Signature) }
+        });
+        if verified { Ok(&self.grant) } else { Err(GrantError::Signature) }
     }
 }
 

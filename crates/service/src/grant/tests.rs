@@ -153,7 +153,8 @@ fn repeated_or_unordered_identities_are_no_grant() {
 
 #[test]
 fn key_file_has_one_key_a_line() {
-    let (one, two) = (GrantKey([1; 32]), GrantKey([2; 32]));
+    let one = GrantKey([1; 32]);
+    let two = GrantKey([2; 32]);
     let text = format!("# the pool's manager\n\n{one}\n  {two}\n{one}\n");
     let keys: GrantKeys = text.parse().unwrap();
     assert_eq!(keys.as_slice(), [one, two]);

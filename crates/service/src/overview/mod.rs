@@ -210,6 +210,27 @@ pub struct NodeRow {
     pub backends: Vec<BackendLine>,
 }
 
+impl NodeRow {
+    /// A node that nothing is known of but its name and state: all figures are 0.
+    #[must_use]
+    pub fn new(name: impl Into<String>, state: NodeState) -> Self {
+        Self {
+            name: name.into(),
+            state,
+            version: String::new(),
+            zone: String::new(),
+            ops_per_s: 0.0,
+            waiting: 0,
+            connections: 0,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            capacity: Vec::new(),
+            busy: None,
+            backends: Vec::new(),
+        }
+    }
+}
+
 /// A rate of one class of operation, `rsa-2048` for example.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassRate {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot, SeriesSnapshot};
+use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot};
 use millrace_operation::{BackendKind, OperationKind};
 
 use super::{
@@ -15,8 +15,7 @@ use super::{
     NodeState, Overview, Scope, TenantLine, Verdict, now_ms,
 };
 use crate::Service;
-use crate::client_reports::{EdgeCounts, EdgeRow, ErrorRow};
-use crate::keys::KeyRow;
+use crate::client_reports::{EdgeCounts, ErrorRow};
 use crate::status::{BackendRow, Status, TenantRow};
 
 /// Time over which the fallback share is computed: long enough that one failed request is no alarm.
@@ -186,10 +185,10 @@ impl Window {
             .series
             .iter()
             .map(|series| {
-                let same = |before: &&SeriesSnapshot| {
+                let mut before = earlier.into_iter().flat_map(|earlier| &earlier.series);
+                let before = before.find(|before| {
                     (before.backend, before.operation) == (series.backend, series.operation)
-                };
-                let before = earlier.and_then(|earlier| earlier.series.iter().find(same));
+                });
                 let none = HistogramSnapshot::default();
                 let (queue, service) = before
                     .map_or((&none, &none), |before| (&before.queue_time, &before.service_time));
@@ -267,14 +266,11 @@ impl Window {
 
     /// CPU seconds per second that gateways save: the software backend's time per operation, less `GATEWAY_COST_US`.
     fn cpu_saved(&self) -> f64 {
-        let local_us = |row: &Row| {
-            let software = |other: &&Row| {
-                other.backend == BackendKind::Software && other.operation == row.operation
-            };
-            self.rows.iter().find(software).map(|row| row.mean_us)
-        };
         let saved = self.rows.iter().filter_map(|row| {
-            let saved_us = local_us(row)? - GATEWAY_COST_US;
+            let software = self.rows.iter().find(|other| {
+                other.backend == BackendKind::Software && other.operation == row.operation
+            })?;
+            let saved_us = software.mean_us - GATEWAY_COST_US;
             Some(rate(row.completed, self.seconds) * saved_us / 1e6)
         });
         saved.sum()
@@ -301,7 +297,7 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
     /// Digits that tell keys apart on a screen.
     const DIGITS: usize = 16;
     let report = service.keys();
-    let line = |key: KeyRow| KeyLine {
+    let keys = report.keys.into_iter().map(|key| KeyLine {
         name: key.name,
         node: report.node.clone(),
         fingerprint: key.spki_sha256.unwrap_or_default().chars().take(DIGITS).collect(),
@@ -309,7 +305,7 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
         last_used: key.last_used,
         expires: None,
         problem: key.problem.unwrap_or_default(),
-    };
+    });
     let certificate = service.certificate().map(|own| KeyLine {
         name: format!("certificate {}", own.name),
         node: report.node.clone(),
@@ -319,11 +315,11 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
         expires: Some(own.expires),
         problem: String::new(),
     });
-    certificate.into_iter().chain(report.keys.into_iter().map(line)).take(MAX_ROWS).collect()
+    certificate.into_iter().chain(keys).take(MAX_ROWS).collect()
 }
 
 fn client_rows(status: &Status) -> Vec<ClientRow> {
-    let row = |edge: &EdgeRow| {
+    let rows = status.edges.iter().take(MAX_ROWS).map(|edge| {
         let counts = &edge.counts;
         let most = counts.fallbacks.iter().max_by_key(|reason| reason.jobs);
         ClientRow {
@@ -336,8 +332,8 @@ fn client_rows(status: &Status) -> Vec<ClientRow> {
             fallback_reason: most.map(|most| most.reason.clone()).unwrap_or_default(),
             async_share: (counts.jobs() > 0).then(|| ratio(counts.paused, counts.jobs())),
         }
-    };
-    status.edges.iter().take(MAX_ROWS).map(row).collect()
+    });
+    rows.collect()
 }
 
 fn throttled(rows: &[ErrorRow]) -> u64 {

@@ -3,9 +3,7 @@
 
 //! The verdict: the worst findings of an overview in one sentence.
 
-use super::{
-    BackendLine, BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel,
-};
+use super::{BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel};
 
 /// Share of fallbacks from which on the verdict is a warning.
 const FALLBACK_WARNING: f64 = 0.01;
@@ -103,12 +101,10 @@ impl Overview {
     fn findings_of_parts(&self) -> Vec<Finding> {
         let mut texts = Vec::new();
         for node in &self.nodes {
-            let out = |row: &&BackendLine| row.state == BackendState::Quarantined;
-            let out = node.backends.iter().filter(out);
+            let out = node.backends.iter().filter(|row| row.state == BackendState::Quarantined);
             texts.extend(out.map(|row| format!("{} of {} is quarantined", row.backend, node.name)));
         }
-        let broken = self.keys.iter().filter(|key| !key.problem.is_empty());
-        let broken = broken.count();
+        let broken = self.keys.iter().filter(|key| !key.problem.is_empty()).count();
         if broken > 0 {
             texts.push(format!("{broken} keys cannot be used"));
         }
@@ -118,8 +114,7 @@ impl Overview {
         if !throttled.is_empty() {
             texts.push(format!("{} reached the quota", list(&throttled)));
         }
-        let warning = |text| (VerdictLevel::Warning, text);
-        texts.into_iter().map(warning).collect()
+        texts.into_iter().map(|text| (VerdictLevel::Warning, text)).collect()
     }
 }
 
@@ -136,23 +131,6 @@ fn list(names: &[&str]) -> String {
 mod tests {
     use super::super::{Figures, NodeRow};
     use super::*;
-
-    fn node(name: &str, state: NodeState) -> NodeRow {
-        NodeRow {
-            name: name.to_owned(),
-            state,
-            version: String::new(),
-            zone: String::new(),
-            ops_per_s: 0.0,
-            waiting: 0,
-            connections: 0,
-            p50_us: 0.0,
-            p99_us: 0.0,
-            capacity: Vec::new(),
-            busy: None,
-            backends: Vec::new(),
-        }
-    }
 
     fn pool(nodes: Vec<NodeRow>) -> Overview {
         let mut overview = Overview {
@@ -174,20 +152,23 @@ mod tests {
 
     #[test]
     fn verdict_names_the_worst_finding_first() {
-        let good = pool(vec![node("a", NodeState::Ready), node("b", NodeState::Ready)]);
+        let good =
+            pool(vec![NodeRow::new("a", NodeState::Ready), NodeRow::new("b", NodeState::Ready)]);
         assert_eq!(good.verdict.level, VerdictLevel::Good);
         assert_eq!(good.verdict.text, "All 2 nodes serve");
-        let away = pool(vec![node("a", NodeState::Ready), node("b", NodeState::Away)]);
+        let away =
+            pool(vec![NodeRow::new("a", NodeState::Ready), NodeRow::new("b", NodeState::Away)]);
         assert_eq!(away.verdict.level, VerdictLevel::Warning);
         assert_eq!(away.verdict.text, "b is away");
-        let none = pool(vec![node("a", NodeState::Away), node("b", NodeState::Draining)]);
+        let none =
+            pool(vec![NodeRow::new("a", NodeState::Away), NodeRow::new("b", NodeState::Draining)]);
         assert_eq!(none.verdict.level, VerdictLevel::Critical);
         assert!(none.verdict.text.starts_with("no node serves; "), "{}", none.verdict.text);
     }
 
     #[test]
     fn verdict_warns_from_its_limits_on() {
-        let mut overview = pool(vec![node("a", NodeState::Ready)]);
+        let mut overview = pool(vec![NodeRow::new("a", NodeState::Ready)]);
         overview.figures.fallback_share = 0.0099;
         assert_eq!(overview.judge().level, VerdictLevel::Good);
         overview.figures.fallback_share = 0.01;
@@ -201,7 +182,7 @@ mod tests {
     #[test]
     fn verdict_names_a_certificate_from_seven_days_before_its_end() {
         const DAY: i64 = 86_400;
-        let mut overview = pool(vec![node("a", NodeState::Ready)]);
+        let mut overview = pool(vec![NodeRow::new("a", NodeState::Ready)]);
         overview.at_ms = 1_000_000_000_000;
         let mut at = |end: i64| {
             overview.keys = vec![KeyLine {

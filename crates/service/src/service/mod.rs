@@ -33,7 +33,7 @@ use millrace_operation::{KeyError, PrivateKey};
 use tracing::{info, warn};
 
 pub use self::connections::ConnectionSlot;
-use self::connections::{ConnectionTable, SessionEntry};
+use self::connections::ConnectionTable;
 pub use self::open_session::{Answers, Session};
 pub use self::pool_keys::InstallError;
 use crate::account::Accounts;
@@ -64,6 +64,64 @@ pub struct NodeCertificate {
 }
 
 /// The service behind all front ends of a process. Cheap to clone.
+///
+/// A front end without sockets opens a key and gets a completion:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::sync::mpsc::{Sender, channel};
+/// # use std::time::{Duration, Instant};
+/// # use millrace_engine::{Completion, CompletionSink, Engine, EngineConfig};
+/// # use millrace_operation::{Hash, Operation};
+/// # use millrace_service::Service;
+/// # use millrace_service::policy::KeyPolicy;
+/// # use millrace_service::settings::Settings;
+/// # use millrace_service::sink::{Order, SessionSink};
+/// # use millrace_service::store::{IfExists, KekSource, KeyStore};
+/// # use millrace_testkit::{fake::FakeBackend, keys};
+/// # use millrace_wire::{ClientMessage, Hello, KeySelector, NodeMessage, SubmittedJob};
+/// struct Client(Sender<Completion>);
+///
+/// impl CompletionSink for Client {
+///     fn complete(&self, ended: &mut Vec<Completion>) {
+///         ended.drain(..).for_each(|one| self.0.send(one).unwrap());
+///     }
+/// }
+///
+/// impl SessionSink for Client {
+///     fn order(&self, _: Order) {}
+/// }
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let kek = KekSource::File { path: folder.path().join("kek"), create: true };
+/// # let store = KeyStore::open(folder.path().join("keys"), &kek).unwrap();
+/// # let backend = Arc::new(FakeBackend::default());
+/// # let engine = Engine::start(EngineConfig::default(), vec![backend]).unwrap();
+/// # let key = keys::rsa_2048().private_key();
+/// # let info = engine.load_key(&key).unwrap().info().clone();
+/// store.import("www", &key, info, KeyPolicy::signing(["*"]), IfExists::Fail).unwrap();
+/// let service = Service::new("node", Settings::default(), engine, store).unwrap();
+/// let (ended, completions) = channel();
+/// let mut session = service.open("uid:1000".into(), Arc::new(Client(ended))).unwrap();
+///
+/// let now = Instant::now();
+/// session.begin_turn(now);
+/// # let hello = Hello { min_version: 1, max_version: 1, features: 0, agent: "doc".to_owned() };
+/// session.receive(ClientMessage::Hello(hello), now).unwrap();
+/// let selector = KeySelector::Name("www".to_owned());
+/// session.receive(ClientMessage::OpenKey { request: 1, selector }, now).unwrap();
+/// let Some(NodeMessage::KeyOpened { handle, .. }) = session.carry_out().replies.last() else {
+///     panic!("the policy admits every identity");
+/// };
+/// let operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
+/// let (budget, input) = (Duration::ZERO, vec![0; 32]);
+/// let job = SubmittedJob { id: 7, key: handle, budget, operation, input };
+/// session.receive(ClientMessage::Submit(vec![job]), now).unwrap();
+/// session.carry_out();
+/// let mut ended = vec![completions.recv().unwrap()];
+/// session.completed(&mut ended);
+/// assert!(ended[0].id == 7 && ended[0].result.is_ok());
+/// ```
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<ServiceInner>,
@@ -327,9 +385,6 @@ impl Service {
 
     /// Checks a key imported by a client; pass the result to [`Session::imported`]. Takes milliseconds of a
     /// core: the front end bounds how many run at once.
-    ///
-    /// # Errors
-    /// The problem of the key.
     pub fn check_import(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         self.inner.engine.load_key(key)
     }
@@ -402,14 +457,15 @@ impl Service {
     /// The open sessions, oldest first.
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionRow> {
-        let row = |(number, entry): (&u64, &Arc<SessionEntry>)| SessionRow {
+        let connections = self.inner.lock_connections();
+        let rows = connections.sessions.iter().map(|(number, entry)| SessionRow {
             session: *number,
             identity: entry.identity.to_string(),
             agent: entry.agent.get().map(ToString::to_string).unwrap_or_default(),
             since: entry.since.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
             in_flight: entry.in_flight.load(Ordering::Relaxed),
-        };
-        self.inner.lock_connections().sessions.iter().map(row).collect()
+        });
+        rows.collect()
     }
 
     /// The keys with the versions in service, and the files that cannot be used.
@@ -418,7 +474,7 @@ impl Service {
         self.inner.keyring.report(&self.inner.name)
     }
 
-    /// Names the certificate that the node shows its clients; none without a TCP listener.
+    /// Names the certificate that the node shows its clients. `None` without a TCP listener.
     pub fn set_certificate(&self, certificate: Option<NodeCertificate>) {
         *lock(&self.inner.certificate) = certificate;
     }

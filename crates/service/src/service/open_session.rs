@@ -85,7 +85,8 @@ impl Session {
     ) -> Self {
         let inner = &*place.service.inner;
         let owner = inner.owner(&account.terms(), &entry.identity);
-        let (rules, identity) = (Arc::clone(&snapshot.rules), Arc::clone(&entry.identity));
+        let rules = Arc::clone(&snapshot.rules);
+        let identity = Arc::clone(&entry.identity);
         Self {
             number,
             state: SessionState::new(rules, identity, account),
@@ -258,7 +259,8 @@ impl Session {
             return;
         };
         let ServiceInner { reports, metrics, .. } = &*self.place.service.inner;
-        let (identity, agent) = (&self.entry.identity, self.state.agent());
+        let identity = &self.entry.identity;
+        let agent = self.state.agent();
         if !mem::replace(&mut self.reported, true) {
             reports.enter(identity, agent);
         }
@@ -346,7 +348,8 @@ impl Session {
         let inner = &*self.place.service.inner;
         inner.metrics.faults.add(fault, 1);
         if let Some(suppressed) = inner.faults.pass(Instant::now()) {
-            let (identity, fault) = (&*self.entry.identity, fault.name());
+            let identity = &*self.entry.identity;
+            let fault = fault.name();
             warn!(identity, fault, reason, suppressed, "connection closed for a fault");
         }
     }

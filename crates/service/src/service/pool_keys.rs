@@ -77,9 +77,6 @@ impl Service {
     }
 
     /// Names of the keys in the store that have a mark as keys of a manager. A mark may be there without its key.
-    ///
-    /// # Errors
-    /// The store cannot be read.
     pub fn marked_keys(&self) -> Result<BTreeSet<String>, StoreError> {
         self.inner.keyring.store().marked()
     }
@@ -102,9 +99,6 @@ impl Service {
 
     /// Names of keys without a mark that tenants alone may use: keys of a manager that such a version has stored are
     /// among them, beside an operator's own.
-    ///
-    /// # Errors
-    /// The store cannot be read.
     pub fn unmarked_tenant_keys(&self) -> Result<Vec<String>, StoreError> {
         self.inner.keyring.store().unmarked_of_tenants()
     }

@@ -111,11 +111,11 @@ pub struct SessionState<K> {
     /// Open keys that the client imported.
     imported_keys: usize,
     agent: Arc<str>,
-    /// The features in force; none before the hello.
+    /// The features in force, as bits: 0 before the hello.
     features: u64,
     /// The client's last report.
     reported: EdgeReport,
-    /// Reports, and requests for descriptions, that are accepted; none before the hello.
+    /// Reports, and requests for descriptions, that are accepted. `None` before the hello.
     allowed: Option<Bucket>,
     /// Types and operations that the negotiated features allow in messages.
     vocabulary: Vocabulary,

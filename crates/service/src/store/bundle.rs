@@ -76,7 +76,8 @@ impl KeyBundle {
             VERSION => {}
             version => return Err(FormatError::Version(version)),
         }
-        let (operations, hashes) = (reader.u32("operations")?, reader.u32("hashes")?);
+        let operations = reader.u32("operations")?;
+        let hashes = reader.u32("hashes")?;
         let count = reader.u8("keys")?;
         if !in_bounds(count) {
             return Err(FormatError::Damaged("keys"));

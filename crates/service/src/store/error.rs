@@ -20,7 +20,7 @@ pub enum StoreError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// Other users can write to the directory.
@@ -87,7 +87,7 @@ pub enum StoreError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// A file cannot be written, for instance because the disk is full.
@@ -95,7 +95,7 @@ pub enum StoreError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// The change was made, but could not be logged.
@@ -103,7 +103,7 @@ pub enum StoreError {
     Audit {
         /// The log.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// A file does not parse.

@@ -194,7 +194,8 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
         return Err(FormatError::Damaged("name"));
     }
     let created = reader.u64("time")?;
-    let (code, bits) = (reader.u8("key type")?, reader.u16("key type")?);
+    let code = reader.u8("key type")?;
+    let bits = reader.u16("key type")?;
     let key_type = KeyType::from_stored(code, bits).ok_or(FormatError::Unknown("key type"))?;
     let spki = reader.short("public key")?;
     if spki.is_empty() || spki.len() > MAX_SPKI_LEN {

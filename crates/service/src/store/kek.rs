@@ -67,7 +67,7 @@ pub enum KekError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// Other users can read the file.

@@ -263,9 +263,6 @@ impl KeyStore {
 
     /// All versions of all keys, by name and the current version first, without opening their seals: the result
     /// is not authenticated. Files that do not parse are errors in the list.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Result<KeyMeta, StoreError>>, StoreError> {
         let mut keys = Vec::new();
         for (id, _) in self.entries()? {
@@ -442,7 +439,8 @@ impl KeyStore {
     pub(crate) fn entries(&self) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
         let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         let mut entries = Vec::new();
-        let (mut current, mut former) = (0, 0);
+        let mut current = 0;
+        let mut former = 0;
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let Some(id) = entry.file_name().to_str().and_then(VersionId::of_file) else {

@@ -40,9 +40,6 @@ pub enum PemError {
 }
 
 /// Reads the first private key in `pem`.
-///
-/// # Errors
-/// The problem of the file, with a text for the operator.
 pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     if pem.len() > MAX_PEM_LEN {
         return Err(PemError::TooLarge);

@@ -55,9 +55,6 @@ impl KeyStore {
     }
 
     /// Names with a mark, also those without a key.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(crate) fn marked(&self) -> Result<BTreeSet<String>, StoreError> {
         let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         let mut names = BTreeSet::new();
@@ -70,20 +67,17 @@ impl KeyStore {
     }
 
     /// Names of keys without a mark that tenants alone may use, as all keys of a pool.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(crate) fn unmarked_of_tenants(&self) -> Result<Vec<String>, StoreError> {
         let marked = self.marked()?;
-        let of_tenants = |key: &KeyMeta| {
-            let mut identities = key.policy.identities.iter();
+        let mut keys = self.list()?.into_iter().flatten().collect::<Vec<_>>();
+        keys.retain(|key| {
+            let identities = &key.policy.identities;
             key.replaced.is_none()
-                && !key.policy.identities.is_empty()
-                && identities.all(|identity| identity.starts_with(TENANT_PREFIX))
-        };
-        let keys = self.list()?.into_iter().flatten();
-        let keys = keys.filter(|key| of_tenants(key) && !marked.contains(&key.name));
-        Ok(keys.map(|key| key.name).collect())
+                && !marked.contains(&key.name)
+                && !identities.is_empty()
+                && identities.iter().all(|identity| identity.starts_with(TENANT_PREFIX))
+        });
+        Ok(keys.into_iter().map(|key| key.name).collect())
     }
 
     fn mark_of(&self, name: &str) -> Result<PathBuf, StoreError> {

@@ -34,9 +34,6 @@ pub enum OpenError {
 
 impl KeySealer {
     /// Loads or makes the key-encryption key; `None` for [`KekSource::Absent`].
-    ///
-    /// # Errors
-    /// [`KekError`].
     pub fn load(source: &KekSource) -> Result<Option<Self>, KekError> {
         Ok(Kek::load(source)?.map(Self))
     }

@@ -3,7 +3,7 @@
 
 //! Administrative changes: each is one transaction with its entry in the audit log.
 
-use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, bound, json, valid};
+use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, check_limit, check_problems, json};
 use crate::model::audit::{AuditEntry, MAX_DETAIL_LEN};
 use crate::model::command::{Command, RecordKind, Refusal};
 use crate::model::keys::{MAX_POOL_KEYS, PoolKey};
@@ -15,9 +15,6 @@ use crate::store::Transaction;
 
 impl Core {
     /// The transaction of an administrative change. `if_match` is the revision that the caller has seen.
-    ///
-    /// # Errors
-    /// Why the change is refused.
     pub fn command(
         &self,
         actor: Actor<'_>,
@@ -51,6 +48,7 @@ impl Core {
         Ok(transaction)
     }
 
+    /// Adds the checks and writes of a command to a transaction.
     fn change(
         &self,
         command: &Command,
@@ -62,7 +60,7 @@ impl Core {
                 if self.view.tenants.contains_key(&tenant.name) {
                     return Err(Refusal::Exists(RecordKind::Tenant, tenant.name.to_string()));
                 }
-                bound(RecordKind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
+                check_limit(RecordKind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
                 self.put_tenant(tenant, 0, to)
             }
             Command::SetTenant(tenant) => {
@@ -73,8 +71,9 @@ impl Core {
                 self.change_tenant(tenant, if_match, to, |tenant| tenant.quota = quota.clone())
             }
             Command::Place { tenant, placement } => {
-                let change = |tenant: &mut Tenant| tenant.placement = placement.clone();
-                self.change_tenant(tenant, if_match, to, change)
+                self.change_tenant(tenant, if_match, to, |tenant| {
+                    tenant.placement = placement.clone();
+                })
             }
             Command::RemoveTenant { tenant } => {
                 let revision = self.tenant(tenant, if_match)?.revision;
@@ -91,9 +90,10 @@ impl Core {
             Command::SetPrincipal(principal) => {
                 let present = self.view.principals.get(&principal.name);
                 if present.is_none() {
-                    bound(RecordKind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
+                    check_limit(RecordKind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
                 }
-                let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+                let revision =
+                    check_revision(present.map_or(0, |present| present.revision), if_match)?;
                 self.put(Table::Principal, principal.name.as_str(), revision, principal, to)
             }
             Command::RemovePrincipal { principal } => {
@@ -117,10 +117,10 @@ impl Core {
         if_match: Option<u64>,
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
-        valid(key.problems())?;
+        check_problems(key.problems())?;
         let present = self.view.keys.get(&key.name);
         if present.is_none() {
-            bound(RecordKind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
+            check_limit(RecordKind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
         }
         for tenant in &key.tenants {
             self.tenant(tenant, None)?;
@@ -128,7 +128,7 @@ impl Core {
         if present.is_some_and(|present| present.value.version >= key.version) {
             return Err(Refusal::Invalid(vec!["version: higher than the present one".to_owned()]));
         }
-        let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+        let revision = check_revision(present.map_or(0, |present| present.revision), if_match)?;
         self.put(Table::Key, key.name.as_str(), revision, key, to)
     }
 
@@ -149,7 +149,7 @@ impl Core {
         if_match: Option<u64>,
     ) -> Result<&'a Versioned<T>, Refusal> {
         let present = present.ok_or_else(|| Refusal::NotFound(kind, name.to_owned()))?;
-        matching(present.revision, if_match)?;
+        check_revision(present.revision, if_match)?;
         Ok(present)
     }
 
@@ -167,7 +167,7 @@ impl Core {
         revision: u64,
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
-        valid(tenant.problems())?;
+        check_problems(tenant.problems())?;
         for identity in &tenant.identities {
             let other = self.view.tenant_of.get(identity);
             if let Some(name) = other.filter(|name| **name != tenant.name) {
@@ -228,7 +228,7 @@ impl Core {
     }
 }
 
-fn matching(found: u64, if_match: Option<u64>) -> Result<u64, Refusal> {
+fn check_revision(found: u64, if_match: Option<u64>) -> Result<u64, Refusal> {
     match if_match {
         Some(expected) if expected != found => Err(Refusal::Changed { expected, found }),
         _ => Ok(found),

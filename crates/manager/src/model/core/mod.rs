@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use super::balance::Balance;
 use super::command::{RecordKind, Refusal};
 use super::name::{NodeName, TenantName};
+use super::pace::SearchPace;
 use super::plan::Endings;
 use super::principal::Role;
 use super::view::{SCHEMA, SCHEMA_VERSION, Table, Touched, View};
@@ -100,13 +101,13 @@ pub struct Core {
 }
 
 /// Tenants that lack nodes or part of their quota are planned again after a slice of another tenant has changed: it may
-/// have left room. A few at a time, since each costs a placement.
+/// have left room.
 #[derive(Debug, Default)]
 struct RoomSearch {
     /// Whether a slice or a tenant has changed since the search began.
     changed: bool,
     open: BTreeSet<TenantName>,
-    next: Option<Instant>,
+    pace: SearchPace,
 }
 
 /// Caller of a command, as the audit log names it.
@@ -177,7 +178,9 @@ impl Core {
         let known = self.view.revision;
         for change in changes.changes.iter().filter(|change| change.revision > known) {
             match self.view.apply(change) {
-                Touched::Node(name, moved) => self.node_changed(&name, change.revision, moved, now),
+                Touched::Node { name, moved } => {
+                    self.node_changed(&name, change.revision, moved, now)
+                }
                 Touched::Tenant(name) => {
                     self.room.changed = true;
                     self.needs_plan.insert(name);
@@ -222,7 +225,7 @@ impl Core {
         value: &T,
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
-        let key = self.sound(table, name)?;
+        let key = self.undamaged_key(table, name)?;
         to.require(key.clone(), revision);
         to.put(key, json(value));
         Ok(())
@@ -235,14 +238,14 @@ impl Core {
         revision: u64,
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
-        let key = self.sound(table, name)?;
+        let key = self.undamaged_key(table, name)?;
         to.require(key.clone(), revision);
         to.delete(key);
         Ok(())
     }
 
     /// The key of a record, unless the record is damaged: then the view has a former value.
-    fn sound(&self, table: Table, name: &str) -> Result<String, Refusal> {
+    fn undamaged_key(&self, table: Table, name: &str) -> Result<String, Refusal> {
         let key = table.key(name);
         if self.view.damaged.contains_key(&key) {
             return Err(Refusal::Damaged(key));
@@ -256,11 +259,11 @@ fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-fn valid(problems: Vec<String>) -> Result<(), Refusal> {
+fn check_problems(problems: Vec<String>) -> Result<(), Refusal> {
     if problems.is_empty() { Ok(()) } else { Err(Refusal::Invalid(problems)) }
 }
 
-const fn bound(kind: RecordKind, present: usize, most: usize) -> Result<(), Refusal> {
+const fn check_limit(kind: RecordKind, present: usize, most: usize) -> Result<(), Refusal> {
     if present >= most {
         return Err(Refusal::TooMany(kind, most));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_service::grant::Grant;
 
-use super::{Core, FAST_HEARTBEAT, MAX_NODES, bound, valid};
+use super::{Core, FAST_HEARTBEAT, MAX_NODES, check_limit, check_problems};
 use crate::model::command::{RecordKind, Refusal};
 use crate::model::keys::PoolKey;
 use crate::model::name::{NodeName, TenantName};
@@ -27,11 +27,11 @@ impl Core {
         registration: &Registration,
         time_ms: u64,
     ) -> Result<(Transaction, Lease), Refusal> {
-        valid(registration.problems())?;
+        check_problems(registration.problems())?;
         let name = &registration.name;
         let present = self.view.nodes.get(name);
         if present.is_none() {
-            bound(RecordKind::Node, self.view.nodes.len(), MAX_NODES)?;
+            check_limit(RecordKind::Node, self.view.nodes.len(), MAX_NODES)?;
         }
         if present.is_some_and(|present| present.value.removed) {
             return Err(Refusal::Removed(name.clone()));
@@ -59,16 +59,12 @@ impl Core {
         present: Option<&Node>,
     ) -> Result<Lease, Refusal> {
         let name = &registration.name;
-        let holds = |fence: u64| {
-            let tenants = self.view.tenants_of.get(name).into_iter().flatten();
-            let mut ledgers = tenants.filter_map(|tenant| self.view.ledgers.get(tenant));
-            ledgers.any(|ledger| ledger.value.entry(name, fence).is_some())
-        };
         let mut unproven = BTreeMap::new();
         let mut former_fence = 0;
         if let Some(Node { lease, .. }) = present {
             former_fence = lease.fence;
-            let earlier = lease.unproven.iter().filter(|(fence, _)| holds(**fence));
+            let earlier =
+                lease.unproven.iter().filter(|(fence, _)| self.view.has_entry(name, **fence));
             unproven.extend(earlier.map(|(fence, process)| (*fence, *process)));
             if !lease.left {
                 // Also without an entry in this view: one may have been written since.
@@ -157,7 +153,7 @@ impl Core {
         let node = &self.holder(name, fence)?.value;
         let ttl_ms = u64::try_from(self.times.ttl.as_millis()).unwrap_or(u64::MAX);
         let tenants = self.view.tenants_of.get(name).into_iter().flatten();
-        let grant = |tenant: &TenantName| {
+        let grants = tenants.filter_map(|tenant| {
             let tenant = &self.view.tenants.get(tenant)?.value;
             let ledger = &self.view.ledgers.get(&tenant.name)?.value;
             let slice = ledger.entry(name, fence)?.target.clone()?;
@@ -176,20 +172,22 @@ impl Core {
                 identities: tenant.identities.clone(),
                 endpoints: node.registration.addresses.clone(),
             })
-        };
-        Ok(tenants.filter_map(grant).collect())
+        });
+        Ok(grants.collect())
     }
 
     /// The keys of a node: those of the tenants that it serves.
     #[must_use]
     pub fn keys(&self, name: &NodeName, fence: u64) -> Vec<&PoolKey> {
-        let serves = |tenant: &TenantName| {
-            let ledger = self.view.ledgers.get(tenant);
-            let entry = ledger.and_then(|ledger| ledger.value.entry(name, fence));
-            entry.is_some_and(|entry| entry.target.is_some())
-        };
         let keys = self.view.keys.values().map(|key| &key.value);
-        keys.filter(|key| key.tenants.iter().any(serves)).collect()
+        keys.filter(|key| {
+            let mut ledgers = key.tenants.iter().filter_map(|tenant| self.view.ledgers.get(tenant));
+            ledgers.any(|ledger| {
+                let entry = ledger.value.entry(name, fence);
+                entry.is_some_and(|entry| entry.target.is_some())
+            })
+        })
+        .collect()
     }
 
     /// Delay until the node sends its next heartbeat, given the revision that it will have applied.

@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use super::{Core, json};
-use crate::model::balance::{INTERVAL, TRIES};
 use crate::model::name::{NodeName, TenantName};
+use crate::model::pace::TRIES;
 use crate::model::plan::plan;
 use crate::model::view::{EPOCH, Table};
 use crate::store::Transaction;
@@ -62,9 +62,9 @@ impl Core {
         tenants.iter().find_map(|tenant| self.replan(tenant, Some(&node), now))
     }
 
-    /// Has some tenants planned again that may find room now, at most each [`INTERVAL`].
+    /// Has some tenants planned again that may find room now, a few at a time.
     fn search_room(&mut self, now: Instant) {
-        if self.room.next.is_some_and(|next| now < next) {
+        if !self.room.pace.is_due(now) {
             return;
         }
         if self.room.open.is_empty() && std::mem::take(&mut self.room.changed) {
@@ -72,7 +72,7 @@ impl Core {
         }
         for _ in 0..TRIES {
             let Some(tenant) = self.room.open.pop_first() else { return };
-            self.room.next = Some(now + INTERVAL);
+            self.room.pace.begin(now);
             self.needs_plan.insert(tenant);
         }
     }

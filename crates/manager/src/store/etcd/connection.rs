@@ -158,7 +158,8 @@ impl Client {
 
     /// The members, from the one that answered last on.
     pub(super) fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, count) = (self.current.load(Ordering::Relaxed), self.endpoints.len());
+        let first = self.current.load(Ordering::Relaxed);
+        let count = self.endpoints.len();
         (0..count).map(move |n| (first + n) % count)
     }
 

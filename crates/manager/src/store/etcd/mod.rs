@@ -71,7 +71,8 @@ impl EtcdConfig {
             endpoints: hosts.split(',').map(|host| format!("{scheme}://{host}")).collect(),
             ..Self::default()
         };
-        let (mut certificate, mut key) = (None, None);
+        let mut certificate = None;
+        let mut key = None;
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             let (name, file) =
                 setting.split_once('=').ok_or_else(|| wrong("a setting has no value"))?;

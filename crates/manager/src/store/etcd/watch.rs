@@ -67,7 +67,7 @@ impl Watch {
             moved: Condvar::new(),
         });
         let (reader, client, prefix) = (Arc::clone(&watch), Arc::clone(client), prefix.to_owned());
-        let run = move || {
+        let follow = move || {
             let error = match reader.open(client, prefix, after) {
                 Ok(texts) => reader.follow(texts),
                 Err(error) => error,
@@ -77,7 +77,7 @@ impl Watch {
         };
         std::thread::Builder::new()
             .name("mr-etcd-watch".to_owned())
-            .spawn(run)
+            .spawn(follow)
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         Ok(watch)
     }
@@ -206,14 +206,16 @@ impl Read for Probed {
 
 /// The changes that an answer brings.
 pub(super) fn changes_of(answer: WatchAnswer) -> Result<Vec<Change>, StoreError> {
-    let change = |WatchEvent { kind, kv }: WatchEvent| {
-        let deleted = kind.as_deref() == Some("DELETE");
-        let value = (!deleted).then(|| decode(&kv.value)).transpose()?;
-        Ok(Change {
+    let mut changes = Vec::new();
+    for WatchEvent { kind, kv } in answer.events {
+        changes.push(Change {
             key: decode_key(&kv.key)?,
-            value: value.map(Into::into),
+            value: match kind.as_deref() {
+                Some("DELETE") => None,
+                _ => Some(decode(&kv.value)?.into()),
+            },
             revision: kv.mod_revision,
-        })
-    };
-    answer.events.into_iter().map(change).collect()
+        });
+    }
+    Ok(changes)
 }

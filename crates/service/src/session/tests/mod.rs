@@ -253,7 +253,8 @@ fn raw_rsa_needs_an_imported_key_whatever_the_policy() {
 #[test]
 fn removed_key_and_changed_policy_affect_open_handles() {
     let mut client = Client::greeted();
-    let (mine, rsa) = (client.handle("mine"), client.handle("rsa"));
+    let mine = client.handle("mine");
+    let rsa = client.handle("rsa");
     client.entries[0].revoke();
     assert_eq!(client.refusal(mine, SIGN), Some(JobError::NoSuchKey));
     let sign = Operation::RsaPkcs1Sign { hash: Digest::Sha256 };

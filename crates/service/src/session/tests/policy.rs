@@ -109,7 +109,8 @@ fn exactly_what_a_policy_allows_is_done_for_tenant_key_operation_hash_and_paddin
         ("ed25519", KeyType::Ed25519),
     ];
     let operations = all_operations();
-    let (mut allowed, mut denied) = (0, 0);
+    let mut allowed = 0;
+    let mut denied = 0;
     for policy in policies() {
         for (identity, tenant) in
             [("uid:1", None), ("uid:2", Some("acme")), ("uid:3", Some("other"))]
