@@ -30,7 +30,9 @@ pub fn user(root: &Root, name: &str) -> ReadResult<Option<UserAccount>> {
 fn find(passwd: &str, name: &str) -> Option<UserAccount> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
-        let (known, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        let known = fields.next()?;
+        let uid = fields.nth(1)?;
+        let gid = fields.next()?;
         (known == name || uid == name).then_some(())?;
         Some(UserAccount { uid: uid.parse().ok()?, gid: gid.parse().ok()? })
     })

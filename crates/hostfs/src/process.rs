@@ -62,8 +62,7 @@ pub fn named(root: &Root, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
         if !wanted(&name) {
             return None;
         }
-        let status = root.lossy_text(&format!("proc/{pid}/status"), MAX_SMALL);
-        let status = status.unwrap_or_default();
+        let status = root.lossy_text(&format!("proc/{pid}/status"), MAX_SMALL).unwrap_or_default();
         (!has_ended(&status)).then(|| Named { pid, name, uid: effective(&status, "Uid") })
     });
     found.collect()
@@ -320,8 +319,10 @@ fn parse_status(pid: u32, status: &str, arguments: Vec<String>) -> Option<Proces
     if has_ended(status) {
         return None;
     }
-    let groups = field(status, "Groups").unwrap_or_default();
-    let groups = groups.split_whitespace().filter_map(|id| id.parse().ok());
+    let groups = field(status, "Groups")
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok());
     Some(Process {
         pid,
         name: field(status, "Name")?.to_owned(),

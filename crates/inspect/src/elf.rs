@@ -91,7 +91,8 @@ fn dynamic<H: FileHeader<Endian = Endianness>>(
     let entries =
         segments.iter().find_map(|segment| segment.dynamic(endian, bytes).ok().flatten())?;
     let mut strings_at = None;
-    let (mut soname_at, mut needed_at) = (None, Vec::new());
+    let mut soname_at = None;
+    let mut needed_at = Vec::new();
     for entry in entries {
         let value: u64 = entry.d_val(endian).into();
         match entry.d_tag(endian) {

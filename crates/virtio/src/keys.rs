@@ -229,7 +229,9 @@ fn without_primes(der: &[u8]) -> Option<Rsa> {
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         Some(&bytes[zeros..])
     };
-    let (modulus, public, private) = (number()?, number()?, number()?);
+    let modulus = number()?;
+    let public = number()?;
+    let private = number()?;
     for _ in 0..5 {
         number()?.is_empty().then_some(())?;
     }

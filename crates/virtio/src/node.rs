@@ -105,7 +105,8 @@ impl NodeTarget {
             }
             return Some(job);
         };
-        let (id, replies) = (job.id, Arc::clone(&self.replies));
+        let id = job.id;
+        let replies = Arc::clone(&self.replies);
         let submitted = self.nodes.submit(
             remote,
             job.operation.clone(),

@@ -50,7 +50,8 @@ pub(super) fn parse(
     source: impl Read,
 ) -> Result<(BTreeMap<String, Vec<u8>>, Manifest), BundleError> {
     let mut archive = Archive::new(GzDecoder::new(source).take(MAX_UNPACKED));
-    let (mut contents, mut held_bytes) = (BTreeMap::new(), 0_usize);
+    let mut contents = BTreeMap::new();
+    let mut held_bytes = 0_usize;
     for (index, entry) in archive.entries()?.enumerate() {
         if index == MAX_ENTRIES {
             return Err(BundleError::TooLarge("65,536 entries"));

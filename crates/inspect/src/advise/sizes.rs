@@ -132,8 +132,13 @@ impl Sizes {
             return Err(SizesError::Empty);
         }
         // The second line names versions.
-        let described = saved.described.as_str().unwrap_or("an unnamed machine");
-        let described = described.lines().next().unwrap_or_default();
+        let described = saved
+            .described
+            .as_str()
+            .unwrap_or("an unnamed machine")
+            .lines()
+            .next()
+            .unwrap_or_default();
         let processor = saved.machine.get("cpu").and_then(|cpu| cpu.as_str());
         Ok(Self {
             processor: processor.map(words),

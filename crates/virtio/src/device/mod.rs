@@ -329,7 +329,8 @@ impl Device {
         {
             // The IV is in front of the source.
             let start = source.as_ptr().addr() - request.as_ptr().addr();
-            let (place, iv_len) = (start..start + source.len(), iv.len());
+            let place = start..start + source.len();
+            let iv_len = iv.len();
             let fits = *direction == cipher.direction() && *room == source.len();
             let (head, rest) = request.split_at_mut(start);
             let done = fits && cipher.run(&head[start - iv_len..], &mut rest[..place.len()]);

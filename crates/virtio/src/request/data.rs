@@ -180,8 +180,10 @@ impl<'a> Body<'a> {
         self.fits(room.checked_add(hash_len).ok_or(Status::Err)?)?;
         let range = |start: Field, len: Field| {
             let start = self.values.len(start)?;
-            let end = start.checked_add(self.values.len(len)?);
-            let end = end.filter(|end| *end <= source.len()).ok_or(Status::Err)?;
+            let end = start
+                .checked_add(self.values.len(len)?)
+                .filter(|end| *end <= source.len())
+                .ok_or(Status::Err)?;
             Ok((start, end))
         };
         Ok(DataOperation::Chain(ChainOperation {

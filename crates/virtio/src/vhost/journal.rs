@@ -39,8 +39,8 @@ const NEXT_SESSION: u64 = 16;
 /// One above the highest place of a session that was ever used: to read one above it would cost a page.
 const HIGH_PLACE: u64 = 24;
 /// The limits: 0 is "as the command line says", 1 is none, otherwise the rate and 1.
-const OPS: u64 = 32;
-const BPS: u64 = 40;
+const OPS_LIMIT: u64 = 32;
+const BYTES_LIMIT: u64 = 40;
 
 const RINGS: u64 = 64;
 const RING_LEN: u64 = 32 + 8 * MAX_QUEUE_SIZE as u64;
@@ -169,7 +169,7 @@ impl Journal {
             rate => Some(Limit::PerSecond(rate - 1)),
         };
         let mut limits = configured;
-        let change = LimitsChange { ops: read(OPS), bps: read(BPS) };
+        let change = LimitsChange { ops: read(OPS_LIMIT), bps: read(BYTES_LIMIT) };
         change.apply(&mut limits);
         limits
     }
@@ -177,8 +177,8 @@ impl Journal {
     /// Records limits that were set at run time.
     pub(super) fn set_limits(&self, limits: DeviceLimits) {
         let DeviceLimits { ops, bps } = limits;
-        self.set(OPS, ops.unwrap_or(0).saturating_add(1));
-        self.set(BPS, bps.unwrap_or(0).saturating_add(1));
+        self.set(OPS_LIMIT, ops.unwrap_or(0).saturating_add(1));
+        self.set(BYTES_LIMIT, bps.unwrap_or(0).saturating_add(1));
     }
 
     fn ring(index: usize) -> u64 {

@@ -25,7 +25,8 @@ fn list(items: &[impl Display]) -> String {
 /// `swanctl.conf` of one end, without the first line that marks it as generated.
 #[must_use]
 pub fn connections(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
-    let (own, peer) = (link.end(side), link.end(side.other()));
+    let own = link.end(side);
+    let peer = link.end(side.other());
     let selectors = |side: Side| list(&link.selectors(side));
     let start = if settings.per_cpu { "trap" } else { "start" };
     let (encapsulation, per_cpu) = match (settings.data_path, settings.per_cpu) {

@@ -20,7 +20,7 @@ use crate::candidate::{ChoiceGoal, EngineCandidate};
 use crate::proposal::{EspProposal, IkeProposal};
 
 pub use bond::{BondHash, BondSettings, BondSpread, LinkMode};
-pub use network::LinkNetwork;
+pub use network::{LinkNetwork, LinkNetworkError};
 pub use problem::{LinkProblem, LinkProblems};
 
 /// A link.toml with every key.

@@ -19,7 +19,7 @@ use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with
 use millrace_gateway::{Application, RecipeSettings, write};
 use millrace_hostfs::generated::below;
 use millrace_hostfs::generated::verify::ConfigVerdict;
-use millrace_hostfs::generated::write::{FileChange, FileState, Written};
+use millrace_hostfs::generated::write::{EditedFiles, FileChange, FileState, Written};
 use millrace_hostfs::systemd;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -242,7 +242,7 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     let written = if args.dry_run {
         Written { files: changes.files, ..Written::default() }
     } else {
-        let work = || changes.apply(args.force);
+        let work = || changes.apply(EditedFiles::with_force(args.force));
         progress::while_doing("testing the configuration", work)
             .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
     };
