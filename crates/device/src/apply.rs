@@ -192,7 +192,7 @@ enum StepError {
     Plan(#[from] PlanError),
 }
 
-/// What to do about an error that drivers give.
+/// Advice on an error that drivers give.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "; run it as root",

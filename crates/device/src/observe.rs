@@ -117,9 +117,6 @@ pub struct NoSuchDevice {
 }
 
 /// The devices that a name means: a bus address with or without its domain, `qat_devN`, or `all`.
-///
-/// # Errors
-/// There is none.
 pub fn find<'a>(devices: &'a [Observed], name: &str) -> Result<Vec<&'a Observed>, NoSuchDevice> {
     let is_named = |observed: &&Observed| {
         name == "all" || observed.device.address == full_address(name) || observed.name() == name

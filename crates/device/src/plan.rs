@@ -101,9 +101,6 @@ pub enum PlanError {
 }
 
 /// The steps that make `observed` what `wanted` says.
-///
-/// # Errors
-/// Why it cannot become so.
 pub fn plan(observed: &Observed, wanted: &DeviceSettings) -> Result<DevicePlan, PlanError> {
     let before = observed.settings();
     check(observed, &before, wanted)?;

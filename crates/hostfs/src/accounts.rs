@@ -19,9 +19,6 @@ pub struct UserAccount {
 }
 
 /// The user with this name or number; `None` if the file has none.
-///
-/// # Errors
-/// Why the file cannot be read.
 pub fn user(root: &Root, name: &str) -> ReadResult<Option<UserAccount>> {
     let passwd = root.text("/etc/passwd", MAX_BYTES)?;
     Ok(find(&passwd, name))

@@ -49,9 +49,6 @@ pub enum ElfError {
 
 impl Elf {
     /// Reads the headers of a file.
-    ///
-    /// # Errors
-    /// [`ElfError`] if the file is malformed, or of another format.
     pub fn parse(bytes: &[u8]) -> Result<Self, ElfError> {
         Ok(match FileKind::parse(bytes)? {
             FileKind::Elf32 => headers::<elf::FileHeader32<Endianness>>(bytes, 32)?,

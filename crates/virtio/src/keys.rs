@@ -71,9 +71,6 @@ struct Entry {
 
 impl GuestKeys {
     /// The key with this encoding, parsed now or before.
-    ///
-    /// # Errors
-    /// The status with which to refuse the session.
     pub(crate) fn get(
         &mut self,
         form: Form,

@@ -77,9 +77,6 @@ impl OwnedHashOrMac {
 
 impl Material {
     /// Prepares a key with its parameters.
-    ///
-    /// # Errors
-    /// The status with which to refuse the session.
     pub(crate) fn new(
         parameters: &Parameters<'_>,
         keys: &mut GuestKeys,

@@ -151,7 +151,7 @@ pub struct Checked {
 /// How `up` applies a plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UpOptions {
-    /// What happens to generated files that were edited.
+    /// Treatment of generated files that were edited.
     pub edited: EditedFiles,
     /// Time in which the other end must be reached: otherwise the supervisor brings the former configuration back.
     pub confirm_within: Option<Duration>,

@@ -19,7 +19,7 @@ use crate::link::VpnLink;
 const MAX_HOSTS: usize = 2;
 
 impl EngineCandidate {
-    /// Why a host cannot run it, or why it is no candidate of a link; `None`: it can be measured.
+    /// Why a host cannot run it, or why it is no candidate of a link; `None` if it can be measured.
     #[must_use]
     pub fn obstacle(self, link: &VpnLink, host: &Host) -> Option<String> {
         if self == Self::Many && link.members < 2 {
@@ -237,9 +237,6 @@ fn ratio(figures: &[f64], against: &[f64]) -> Ratio {
 
 impl EngineChoice {
     /// Chooses from the measurement of one host, or from those of both.
-    ///
-    /// # Errors
-    /// [`ChoiceError`].
     pub fn of(
         link: &VpnLink,
         goal: ChoiceGoal,
@@ -290,7 +287,7 @@ impl EngineChoice {
         Ok(Self { name: link.name.clone(), goal, chosen, verdicts, hosts })
     }
 
-    /// Why the choice may be wrong by now, on this host and for this link, in words; empty for a choice that is current.
+    /// Why the choice may be wrong by now, on this host and for this link, in words; empty for a current choice.
     #[must_use]
     pub fn outdated(&self, link: &VpnLink, host: &Host) -> Vec<String> {
         let Some(own) = self.hosts.iter().find(|measured| measured.host == host.name) else {

@@ -25,7 +25,7 @@ const KILLED_ENDS: Duration = Duration::from_secs(5);
 /// Interval of attempts to take the lock of a supervisor that ends.
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// What is ended and removed when a link goes down.
+/// The processes, commands and files that go when a link goes down.
 #[derive(Debug)]
 pub struct DownPlan {
     name: String,

@@ -73,13 +73,13 @@ fn list(paths: &[PathBuf]) -> String {
     paths.collect::<Vec<_>>().join(", ")
 }
 
-/// What [`FileChanges::apply`] does with files that were not generated, or were edited since.
+/// Treatment of files that were not generated, or were edited since, by [`FileChanges::apply`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EditedFiles {
-    /// It writes nothing and names them.
+    /// Nothing is written, and the error names them.
     #[default]
     Keep,
-    /// It replaces them and keeps copies.
+    /// They are replaced, and copies are kept.
     Overwrite,
 }
 
@@ -259,9 +259,6 @@ pub struct ExistingFile {
 
 impl ExistingFile {
     /// Reads a file; `None` if there is none.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not a regular file of at most 1 MiB.
     pub fn read(path: &Path) -> Result<Option<Self>, WriteError> {
         let failed = |source| io_error("reading", path, source);
         let metadata = match fs::symlink_metadata(path) {

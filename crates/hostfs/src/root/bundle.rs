@@ -93,9 +93,6 @@ fn plain(path: &Path, kind: EntryType) -> Result<Option<String>, BundleError> {
 impl Recorder {
     /// Writes a bundle of all recorded reads: a gzipped tar with the manifest first. The same content gives
     /// the same bytes.
-    ///
-    /// # Errors
-    /// The error of the destination.
     pub fn write_bundle(&self, destination: impl Write) -> io::Result<()> {
         let mut archive = Builder::new(GzEncoder::new(destination, Compression::default()));
         let manifest = serde_json::to_vec_pretty(&self.manifest())?;

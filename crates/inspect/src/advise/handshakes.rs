@@ -93,9 +93,6 @@ pub(crate) enum MeasuredGain {
 
 impl HandshakeRun {
     /// Reads a saved run.
-    ///
-    /// # Errors
-    /// See [`HandshakeRunError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, HandshakeRunError> {
         if bytes.len() > MAX_BYTES {
             return Err(HandshakeRunError::TooLarge);

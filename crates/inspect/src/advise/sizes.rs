@@ -110,9 +110,6 @@ impl fmt::Display for SizeVerdict {
 
 impl Sizes {
     /// Reads a saved run.
-    ///
-    /// # Errors
-    /// See [`SizesError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SizesError> {
         if bytes.len() > MAX_BYTES {
             return Err(SizesError::TooLarge);

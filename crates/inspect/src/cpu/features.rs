@@ -270,12 +270,12 @@ mod tests {
     #[test]
     fn cpuid_completes_the_kernels_list() {
         let info = CpuInfo::parse("processor: 0\nvendor_id: x\nflags: lm avx2\n");
-        let mut features = super::features(Architecture::X86_64, &info);
-        let hidden = settle(&mut features, "aes avx2 sha512");
+        let mut found = features(Architecture::X86_64, &info);
+        let hidden = settle(&mut found, "aes avx2 sha512");
         assert_eq!(hidden, ["aes-ni"]);
-        let state = |name| features.iter().find(|feature| feature.name == name).unwrap().state;
+        let state = |name| found.iter().find(|feature| feature.name == name).unwrap().state;
         assert_eq!(state("sha512"), State::Present);
         assert_eq!(state("avx-ifma"), State::Absent);
-        assert!(settle(&mut features, "").is_empty());
+        assert!(settle(&mut found, "").is_empty());
     }
 }

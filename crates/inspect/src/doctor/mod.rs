@@ -103,9 +103,6 @@ pub struct Check {
 pub struct UnknownCheck(String);
 
 /// A predicate that selects the checks with these IDs, or all checks if there are none.
-///
-/// # Errors
-/// [`UnknownCheck`] for an ID that no check has.
 pub fn select(ids: &[String]) -> Result<impl Fn(&Check) -> bool + use<>, UnknownCheck> {
     let exists = |id: &&String| CHECKS.iter().any(|check| check.id == **id);
     if let Some(unknown) = ids.iter().find(|id| !exists(id)) {

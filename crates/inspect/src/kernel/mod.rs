@@ -127,9 +127,6 @@ pub struct PassedOver {
 }
 
 /// The implementation that the kernel prefers for an algorithm; none if none is registered.
-///
-/// # Errors
-/// `/proc/crypto` cannot be read.
 pub fn preferred(root: &Root, algorithm: &str) -> ReadResult<Option<Algorithm>> {
     let all = algorithms(&root.text("proc/crypto", TABLE_BYTES)?);
     Ok(crypto::winner(&all, algorithm).cloned())

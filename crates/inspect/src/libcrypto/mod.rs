@@ -171,10 +171,8 @@ fn describe(
     Some(library)
 }
 
-/// Describes a crypto library from the bytes of its file; `None` if there is none in it. `path` matters because some libraries are recognised by their file name.
-///
-/// # Errors
-/// [`ElfError`] if it is not a readable ELF file.
+/// Describes a crypto library from the bytes of its file; `None` if there is none in it. Some libraries are recognised
+/// by the file name in `path`.
 pub fn examine(
     bytes: &[u8],
     path: &str,

@@ -148,9 +148,6 @@ impl Connection {
 
 impl Front {
     /// Listens on all sockets, or continues with those of a former program, and starts the device process.
-    ///
-    /// # Errors
-    /// If a socket cannot be made, or the device process cannot be started.
     pub fn start(
         settings: FrontSettings,
         handed: Option<HandedState>,

@@ -15,9 +15,6 @@ use crate::spec::{
 
 /// Parses a request of a data queue. `writable` is the number of bytes that the guest left for the result, without
 /// the status.
-///
-/// # Errors
-/// The status with which to answer it.
 pub fn data(
     format: RequestFormat,
     bytes: &[u8],

@@ -92,9 +92,6 @@ pub(super) struct UnfinishedRequest {
 
 impl Journal {
     /// An empty journal.
-    ///
-    /// # Errors
-    /// If the kernel has no memory for it.
     pub fn create() -> io::Result<Self> {
         let file = memfd_create("millrace-virtio", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, LEN)?;
@@ -102,9 +99,6 @@ impl Journal {
     }
 
     /// The journal in a file that [`Self::create`] made.
-    ///
-    /// # Errors
-    /// If the file is none.
     pub fn open(file: OwnedFd) -> io::Result<Self> {
         let len = usize::try_from(LEN).map_err(io::Error::other)?;
         let mapped = FileOffset::new(File::from(file.try_clone()?), 0);
@@ -119,9 +113,6 @@ impl Journal {
     }
 
     /// A journal on the same file, for another connection.
-    ///
-    /// # Errors
-    /// If the process has no descriptor left.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Self::open(self.file.try_clone()?)
     }

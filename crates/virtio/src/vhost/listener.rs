@@ -165,9 +165,6 @@ impl Drop for SocketFile {
 impl Devices {
     /// Listens on a socket, and serves its connections one after the other on threads of their own. When this process
     /// dies, their requests are lost: [`crate::front`] is for machines that matter.
-    ///
-    /// # Errors
-    /// If the socket cannot be made.
     pub fn listen(
         &self,
         service: &Service,
@@ -187,9 +184,6 @@ impl Devices {
     }
 
     /// Serves connections of a front process, which has the journal of the device.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub fn serve(
         &self,
         pools: TargetOpener,
@@ -293,11 +287,11 @@ impl Devices {
     }
 }
 
-/// What connects to a socket.
+/// The process that connects to a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Peer {
     Monitor,
-    /// It notes new connections in the journal itself.
+    /// Notes new connections in the journal itself.
     FrontProcess,
 }
 

@@ -197,7 +197,7 @@ impl Host {
         problems
     }
 
-    /// What the link needs of this host and does not find: root, programs, devices of the kernel.
+    /// Problems of a host that lacks something for the link: root, programs, devices of the kernel.
     fn missing(&self, link: &VpnLink) -> Vec<LinkProblem> {
         let engine = &link.engine;
         let mut problems = Vec::new();

@@ -9,8 +9,8 @@ use crate::advise::facts::{AdviseFacts, Aes, QatUse};
 use crate::advise::sizes::SizeVerdict;
 use crate::advise::{AdviceChoice, AdviseRequest, Goal, Subject, Topic};
 
-/// Set-up time of a request to an engine behind `/dev/crypto`: a published measurement (Annapurna Alpine, Netgear R9000,
-/// AES-256-CBC, 16 to 8192 bytes), fitted by t = set-up + bytes / speed.
+/// Set-up time of a request to an engine behind `/dev/crypto`: a published measurement (Annapurna Alpine, Netgear
+/// R9000, AES-256-CBC, 16 to 8192 bytes), fitted by t = set-up + bytes / speed.
 const ENGINE_SETUP_US: f64 = 12.2;
 
 /// Speed of that engine by the same fit.
