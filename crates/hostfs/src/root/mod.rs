@@ -37,8 +37,8 @@ use crate::kind::FileKind;
 use crate::probe::Probe;
 use crate::{ReadResult, Unavailable};
 
-/// Bound on a file that holds one value or a small table: sysfs gives at most a page (4 KiB, 64 KiB on
-/// some Arm and POWER), debugfs and configuration files a little more.
+/// Bound on a file that holds one value or a small table. sysfs gives at most a page (4 KiB, 64 KiB on some Arm and
+/// POWER); debugfs and configuration files have a little more.
 pub const ATTRIBUTE_BYTES: usize = 256 << 10;
 /// Bound on a file that grows with the machine: `/proc/cpuinfo` has about 1.6 KB per processor, so this is
 /// enough for 5,000 processors.

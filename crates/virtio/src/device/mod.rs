@@ -360,8 +360,8 @@ impl Device {
 
     /// Handles a request of a data queue whose last part, of `len` bytes, stays where it is; `head` is the rest. `run`
     /// runs a cipher with an IV from there to the place of the result. `None`, with nothing done and nothing counted,
-    /// if this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice: then
-    /// the whole request goes to [`Self::data`].
+    /// if this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice. The
+    /// whole request then goes to [`Self::data`].
     pub(crate) fn data_apart(
         &mut self,
         head: &[u8],

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A ring's part is that of VHOST_USER_SET_INFLIGHT_FD, in cells of our own: rust-vmm's handler does not offer that
-//! message. Every cell is written by the thread of the rings alone, in the order that makes a kill at any moment
-//! harmless: a request is marked before it is handled, and unmarked after its answer is in the used ring.
+//! message. Only the thread of the rings writes cells, in an order that makes a kill at any moment harmless: it marks
+//! a request before it handles it, and unmarks it after its answer is in the used ring.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -13,8 +13,9 @@ use crate::mtu::PacketSizes;
 /// follows from the retransmissions below.
 const DPD_DELAY_S: u32 = 2;
 
-/// Retransmissions of IKE: first after this time, then at a growing interval; after the last the peer is given up,
-/// 1.5 + 2.1 + 2.9 + 4.1 = 11 s in all, and connected anew. The default takes 165 s.
+/// Retransmissions of IKE: the first after this time in seconds, later ones at an interval that grows by this factor,
+/// and their number. The peer is given up and connected anew after 1.5 + 2.1 + 2.9 + 4.1 = 11 s; the default takes
+/// 165 s.
 const RETRANSMIT: (&str, &str, u32) = ("1.5", "1.4", 3);
 
 fn list(items: &[impl Display]) -> String {

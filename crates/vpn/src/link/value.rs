@@ -28,6 +28,15 @@ const REFUSED_CIPHERS: &[(&str, &str)] = &[
     ("NONE", "does not encrypt"),
 ];
 
+/// Longest name of a user or group (useradd(8)).
+const MAX_ACCOUNT: usize = 32;
+
+/// Longest common name of a certificate (RFC 5280, appendix A.1).
+const MAX_CERTIFICATE_NAME: usize = 64;
+
+/// Longest name of a network device: `IFNAMSIZ` without the final zero.
+const MAX_DEVICE: usize = 15;
+
 /// Bound on proposals: a packet of IKE holds them all.
 const MAX_PROPOSALS: usize = 16;
 
@@ -102,27 +111,30 @@ pub(super) fn number<T: TryFrom<i64> + Into<i64> + PartialOrd + Copy>(
         })
 }
 
+/// Whether a text has 1 to `max` bytes, all of them ASCII letters, digits or `more`.
+fn consists_of(text: &str, max: usize, more: &[u8]) -> bool {
+    (1..=max).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
+}
+
 pub(super) fn name(value: &DeValue<'_>) -> Result<String, LinkValueError> {
     let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let good = (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(allowed)
-        && name.as_bytes()[0].is_ascii_lowercase();
+    let good = consists_of(name, MAX_NAME, b"-")
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && !name.contains(|c: char| c.is_ascii_uppercase());
     good.then(|| name.to_owned()).ok_or_else(|| LinkValueError::Name(name.to_owned()))
 }
 
 pub(super) fn account(value: &DeValue<'_>) -> Result<String, LinkValueError> {
     let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    let good = (1..=32).contains(&name.len()) && name.bytes().all(allowed);
+    let good = consists_of(name, MAX_ACCOUNT, b"_-");
     good.then(|| name.to_owned()).ok_or_else(|| refused(name, "is not a name of a user or group"))
 }
 
 /// A name between quotes in the configuration of OpenVPN.
 pub(super) fn certificate_name(value: &DeValue<'_>) -> Result<String, LinkValueError> {
     let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" ._-@".contains(&byte);
-    let good = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
+    let good = consists_of(name, MAX_CERTIFICATE_NAME, b" ._-@");
     good.then(|| name.to_owned())
         .ok_or_else(|| refused(name, "has characters other than letters, digits, spaces and ._-@"))
 }
@@ -138,9 +150,7 @@ pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, LinkValueError> {
 
 pub(super) fn device(value: &DeValue<'_>) -> Result<String, LinkValueError> {
     let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let good =
-        (1..=15).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
+    let good = consists_of(name, MAX_DEVICE, b"._-") && !name.starts_with('.');
     good.then(|| name.to_owned()).ok_or_else(|| refused(name, "is not a name of a network device"))
 }
 

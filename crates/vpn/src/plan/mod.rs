@@ -166,8 +166,8 @@ impl LinkMember {
 
     /// The action that removes the device of a process that was killed, if the process makes it.
     ///
-    /// OpenVPN (2.6 to 2.7.8) takes an ovpn device that exists for its own, and then does not find it: it never asks
-    /// for the number of that device, and deletes it when it closes.
+    /// OpenVPN (2.6 to 2.7.8) takes an ovpn device that exists for its own and then does not find it, since it never
+    /// asks for the number of that device. It deletes the device when it closes.
     #[must_use]
     pub fn device_removal(&self) -> Option<LinkAction> {
         let words = ["ip", "link", "delete", "dev", &self.device];

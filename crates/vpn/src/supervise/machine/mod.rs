@@ -4,8 +4,8 @@
 //! The supervisor's decisions: events and the time go in, actions come out. It does no I/O and reads no clock.
 //!
 //! A member is in the link while its process runs and echoes come back through its tunnel. The kernel leaves a
-//! member out by itself when its process ends (the device loses its carrier); the echoes notice all that the
-//! kernel cannot: a process that hangs, a peer that is gone, a path that is cut one way.
+//! member out by itself when its process ends: the device loses its carrier. The echoes show what the kernel cannot
+//! notice: a process that hangs, a peer that is gone, a path that is cut one way.
 
 mod member;
 
