@@ -73,6 +73,8 @@ fn connections_survive_members_that_die_hang_and_restart() {
     traffic.report("supervisor killed");
     traffic.finish();
     for end in [0, 1] {
+        let plan = ends.vpn(end, &["down", "mr", "--dry-run"]);
+        assert!(plan.contains("ip route delete") && plan.contains("applied.json"), "{plan}");
         let _ = ends.vpn(end, &["down", "mr"]);
         let left = ends.ip(end, "link show");
         assert!(!left.contains("mr-"), "{left}");

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::observe::Observed;
-use crate::plan::{DevicePlan, DeviceStep, plan};
+use crate::plan::{DevicePlan, DeviceStep, PlanError, plan};
 use crate::settings::{DeviceSettings, DeviceState, FunctionDriver};
 
 /// Time between two looks at the machine.
@@ -27,9 +27,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Writes to a machine's sysfs, and reads what it has become.
 pub trait Sysfs {
     /// Writes a value to an existing file, by its path below the root, in one call.
-    ///
-    /// # Errors
-    /// As the kernel says.
     fn write(&self, path: &str, value: &str) -> io::Result<()>;
 
     /// Reads the present state of the devices.
@@ -106,19 +103,19 @@ pub fn apply(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Device
         return DeviceOutcome::Applied;
     };
     match go_back(sysfs, planned, limit) {
-        Ok(()) => DeviceOutcome::RolledBack { reason },
-        Err(then) => DeviceOutcome::Broken { reason, then },
+        Ok(()) => DeviceOutcome::RolledBack { reason: reason.to_string() },
+        Err(then) => DeviceOutcome::Broken { reason: reason.to_string(), then: then.to_string() },
     }
 }
 
-fn go_back(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), String> {
+fn go_back(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), StepError> {
     let now = now(sysfs, &planned.device)?;
-    let back = plan(&now, &planned.before).map_err(|error| error.to_string())?;
+    let back = plan(&now, &planned.before)?;
     perform(sysfs, &back, limit)
 }
 
 /// Steps, then verification.
-fn perform(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), String> {
+fn perform(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), StepError> {
     for step in &planned.steps {
         perform_step(sysfs, &planned.device, step, limit)?;
     }
@@ -130,11 +127,13 @@ fn perform_step(
     device: &str,
     step: &DeviceStep,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), StepError> {
     let folder = format!("sys/bus/pci/devices/{device}");
     let write = |file: String, value: &str| {
-        let written = sysfs.write(&file, value);
-        written.map_err(|error| format!("{value:?} to /{file}: {}", explained(&error)))
+        sysfs.write(&file, value).map_err(|source| {
+            let value = value.to_owned();
+            StepError::Write { file, value, source }
+        })
     };
     match step {
         DeviceStep::VirtualFunctions(count) => {
@@ -180,9 +179,22 @@ fn perform_step(
     }
 }
 
-/// The error with what to do about it, for those that drivers give.
-fn explained(error: &io::Error) -> String {
-    let advice = match error.kind() {
+/// Why a step, or the verification after it, failed.
+#[derive(Debug, Error)]
+enum StepError {
+    #[error("{value:?} to /{file}: {source}{}", advice(source))]
+    Write { file: String, value: String, source: io::Error },
+    #[error("{0} is gone: see dmesg")]
+    Gone(String),
+    #[error("{device} after {} s: {}", limit.as_secs(), problems.join("; "))]
+    Timeout { device: String, limit: Duration, problems: Vec<String> },
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Advice on an error that drivers give.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
         io::ErrorKind::PermissionDenied => "; run it as root",
         io::ErrorKind::NotFound => "; this kernel's driver has no such file",
         io::ErrorKind::ResourceBusy => {
@@ -192,13 +204,12 @@ fn explained(error: &io::Error) -> String {
             "; the driver refuses it: see dmesg, and whether this card has that service"
         }
         _ => "",
-    };
-    format!("{error}{advice}")
+    }
 }
 
-fn now(sysfs: &dyn Sysfs, device: &str) -> Result<Observed, String> {
+fn now(sysfs: &dyn Sysfs, device: &str) -> Result<Observed, StepError> {
     let found = sysfs.observe().into_iter().find(|observed| observed.device.address == device);
-    found.ok_or_else(|| format!("{device} is gone: see dmesg"))
+    found.ok_or_else(|| StepError::Gone(device.to_owned()))
 }
 
 /// Waits until the device differs in nothing.
@@ -207,15 +218,16 @@ fn wait(
     device: &str,
     limit: Duration,
     differs: impl Fn(&Observed) -> Vec<String>,
-) -> Result<(), String> {
+) -> Result<(), StepError> {
     let start = Instant::now();
     loop {
-        let problems = now(sysfs, device).map_or_else(|gone| vec![gone], |found| differs(&found));
+        let problems =
+            now(sysfs, device).map_or_else(|gone| vec![gone.to_string()], |found| differs(&found));
         if problems.is_empty() {
             return Ok(());
         }
         if start.elapsed() >= limit {
-            return Err(format!("{device} after {} s: {}", limit.as_secs(), problems.join("; ")));
+            return Err(StepError::Timeout { device: device.to_owned(), limit, problems });
         }
         thread::sleep(PAUSE);
     }
@@ -249,9 +261,12 @@ pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
         found.push(format!("it has {has} virtual functions, not {count}"));
     }
     if let Some(driver) = function_driver {
-        let others =
-            device.functions.iter().filter(|function| function.driver.as_deref() != driver.name());
-        let others: Vec<&str> = others.map(|function| function.address.as_str()).collect();
+        let others: Vec<&str> = device
+            .functions
+            .iter()
+            .filter(|function| function.driver.as_deref() != driver.name())
+            .map(|function| function.address.as_str())
+            .collect();
         if !others.is_empty() {
             let name = driver.name().unwrap_or("none");
             found.push(format!("{} have another driver than {name}", others.join(", ")));
@@ -311,10 +326,7 @@ impl SavedState {
         Self { devices: changed.map(|plan| (plan.device.clone(), plan.before.clone())).collect() }
     }
 
-    /// Reads it.
-    ///
-    /// # Errors
-    /// There is none, or it cannot be read.
+    /// Reads the file below a root.
     pub fn read(root: &Path) -> Result<Self, SavedStateError> {
         let path = root.join(SAVED_STATE);
         let failed = |source: io::Error| match source.kind() {
@@ -328,10 +340,7 @@ impl SavedState {
         serde_json::from_slice(&text).map_err(|source| SavedStateError::Damaged { path, source })
     }
 
-    /// Replaces it as a whole: a crash leaves the former one.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Replaces the file as a whole: a crash leaves the former one.
     pub fn write(&self, root: &Path) -> Result<(), SavedStateError> {
         let path = root.join(SAVED_STATE);
         let write = || {

@@ -36,10 +36,10 @@ pub struct KernelUse {
 /// The algorithms that cards have registered, in the kernel's order.
 #[must_use]
 pub fn kernel_uses(kernel: &Kernel) -> Vec<KernelUse> {
-    kernel.choices.iter().filter_map(of).collect()
+    kernel.choices.iter().filter_map(card_use).collect()
 }
 
-fn of(choice: &AlgorithmChoice) -> Option<KernelUse> {
+fn card_use(choice: &AlgorithmChoice) -> Option<KernelUse> {
     let card = choice
         .candidates
         .iter()
@@ -91,9 +91,9 @@ mod tests {
                 candidates,
             }
         };
-        let above = of(&choice(4001)).expect("a card");
+        let above = card_use(&choice(4001)).expect("a card");
         assert!(above.by_card && above.warning.is_some_and(|text| text.contains("cbc-aes-aesni")));
-        let below = of(&choice(100)).expect("a card");
+        let below = card_use(&choice(100)).expect("a card");
         assert_eq!(
             (below.by_card, below.warning, &*below.preferred),
             (false, None, "cbc-aes-aesni")

@@ -42,23 +42,21 @@ pub struct ObservedFunction {
 #[must_use]
 pub fn observe(root: &Root) -> Vec<Observed> {
     let all = qat::section(root).known.unwrap_or_default().devices;
-    let functions_of = |address: &str| {
-        let own = all.iter().filter(|device| device.parent.as_deref() == Some(address));
-        let function = |device: &QatDevice| ObservedFunction {
-            address: device.address.clone(),
-            driver: device.driver.clone(),
-            group: device.group.clone(),
-            holders: device.holders.clone(),
-        };
-        own.map(function).collect()
-    };
-    let physical = all.iter().filter(|device| !device.virtual_function).enumerate();
-    let observed = |(number, device): (usize, &QatDevice)| Observed {
-        number,
-        functions: functions_of(&device.address),
-        device: device.clone(),
-    };
-    physical.map(observed).collect()
+    let (functions, physical): (Vec<QatDevice>, Vec<QatDevice>) =
+        all.into_iter().partition(|device| device.virtual_function);
+    let mut devices = Vec::new();
+    for (number, device) in physical.into_iter().enumerate() {
+        let own = functions.iter().filter(|one| one.parent.as_ref() == Some(&device.address)).map(
+            |function| ObservedFunction {
+                address: function.address.clone(),
+                driver: function.driver.clone(),
+                group: function.group.clone(),
+                holders: function.holders.clone(),
+            },
+        );
+        devices.push(Observed { number, functions: own.collect(), device });
+    }
+    devices
 }
 
 impl Observed {
@@ -119,9 +117,6 @@ pub struct NoSuchDevice {
 }
 
 /// The devices that a name means: a bus address with or without its domain, `qat_devN`, or `all`.
-///
-/// # Errors
-/// There is none.
 pub fn find<'a>(devices: &'a [Observed], name: &str) -> Result<Vec<&'a Observed>, NoSuchDevice> {
     let is_named = |observed: &&Observed| {
         name == "all" || observed.device.address == full_address(name) || observed.name() == name

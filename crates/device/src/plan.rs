@@ -3,8 +3,8 @@
 
 //! The steps from what a device is to what it shall be.
 //!
-//! The order is the kernel's: services change only while a device is down, going down takes its virtual functions
-//! with it, and their number changes only from 0 (`adf_sysfs.c`, `adf_sriov.c`, `pci-sysfs.c` of Linux 6.18).
+//! The order is the kernel's (`adf_sysfs.c`, `adf_sriov.c`, `pci-sysfs.c` of Linux 6.18): services change only while
+//! a device is down, going down takes its virtual functions with it, and their number changes only from 0.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -101,9 +101,6 @@ pub enum PlanError {
 }
 
 /// The steps that make `observed` what `wanted` says.
-///
-/// # Errors
-/// Why it cannot become so.
 pub fn plan(observed: &Observed, wanted: &DeviceSettings) -> Result<DevicePlan, PlanError> {
     let before = observed.settings();
     check(observed, &before, wanted)?;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// The values of `cfg_services`, each with what it is for.
 ///
@@ -49,27 +50,33 @@ impl Services {
     }
 }
 
-impl FromStr for Services {
-    type Err = String;
+/// No device has these services.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there are no services {0:?}; name one of {known}", known = known_services())]
+pub struct UnknownServices(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+fn known_services() -> String {
+    SERVICES.map(|(services, _)| services).join(", ")
+}
+
+impl FromStr for Services {
+    type Err = UnknownServices;
+
+    fn from_str(text: &str) -> Result<Self, UnknownServices> {
         let parts: Vec<String> =
             text.split([';', ',']).map(|part| part.trim().to_owned()).collect();
         let found = SERVICES
             .iter()
             .map(|(services, _)| Self((*services).to_owned()))
             .find(|services| services.are(&parts));
-        found.ok_or_else(|| {
-            let all: Vec<&str> = SERVICES.iter().map(|(services, _)| *services).collect();
-            format!("there are no services {text:?}; name one of {}", all.join(", "))
-        })
+        found.ok_or_else(|| UnknownServices(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for Services {
-    type Error = String;
+    type Error = UnknownServices;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, UnknownServices> {
         text.parse()
     }
 }
@@ -182,7 +189,7 @@ mod tests {
             );
         }
         for text in ["", "cy", "sym;sym", "asym;dcc", "asym;", "ASYM"] {
-            let error = text.parse::<Services>().expect_err("no such services");
+            let error = text.parse::<Services>().expect_err("no such services").to_string();
             assert!(error.contains("name one of asym, sym;asym"), "{error}");
         }
     }

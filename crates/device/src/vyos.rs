@@ -128,9 +128,6 @@ pub fn commands(devices: &[Observed]) -> Vec<String> {
 }
 
 /// The answer to a `show`.
-///
-/// # Errors
-/// The device that there is not.
 pub fn show(
     what: &VyosShow,
     devices: &[Observed],

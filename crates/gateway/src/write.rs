@@ -81,6 +81,8 @@ pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError
 
 #[cfg(test)]
 mod tests {
+    use millrace_hostfs::generated::write::EditedFiles;
+
     use super::*;
     use crate::application::Application;
     use crate::settings::tests::settings;
@@ -108,7 +110,9 @@ mod tests {
     fn generated_file_that_another_service_names_is_not_removed() {
         let root = tempfile::tempdir().expect("folder");
         let plan = plan();
-        compare(&plan, root.path()).and_then(|changes| changes.apply(false)).expect("written");
+        compare(&plan, root.path())
+            .and_then(|changes| changes.apply(EditedFiles::Keep))
+            .expect("written");
         let conf = Path::new("/etc/millrace/openssl.cnf");
         let at = |path: &str| below(root.path(), Path::new(path));
         let other = at("/etc/systemd/system/haproxy.service.d/mine.conf");

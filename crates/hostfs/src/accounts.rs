@@ -19,9 +19,6 @@ pub struct UserAccount {
 }
 
 /// The user with this name or number; `None` if the file has none.
-///
-/// # Errors
-/// Why the file cannot be read.
 pub fn user(root: &Root, name: &str) -> ReadResult<Option<UserAccount>> {
     let passwd = root.text("/etc/passwd", MAX_BYTES)?;
     Ok(find(&passwd, name))
@@ -30,7 +27,9 @@ pub fn user(root: &Root, name: &str) -> ReadResult<Option<UserAccount>> {
 fn find(passwd: &str, name: &str) -> Option<UserAccount> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
-        let (known, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        let known = fields.next()?;
+        let uid = fields.nth(1)?;
+        let gid = fields.next()?;
         (known == name || uid == name).then_some(())?;
         Some(UserAccount { uid: uid.parse().ok()?, gid: gid.parse().ok()? })
     })

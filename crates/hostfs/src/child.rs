@@ -69,9 +69,6 @@ pub struct OwnedChild {
 
 impl OwnedChild {
     /// Starts a program.
-    ///
-    /// # Errors
-    /// The program is missing, or this user may not run it.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = command.spawn()?;
         Ok(Self { child, group: false })

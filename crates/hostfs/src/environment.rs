@@ -106,8 +106,7 @@ impl EnvironmentLexer {
     fn end(&mut self) -> LexState {
         self.value.truncate(self.trimmed_length);
         self.trimmed_length = 0;
-        let name = std::mem::take(&mut self.name);
-        let name = name.trim_end_matches([' ', '\t']).to_owned();
+        let name = std::mem::take(&mut self.name).trim_end_matches([' ', '\t']).to_owned();
         self.found.push((name, std::mem::take(&mut self.value)));
         LexState::LineStart
     }

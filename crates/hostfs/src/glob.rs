@@ -15,8 +15,10 @@ pub fn files(root: &Root, pattern: &str) -> Vec<String> {
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         let next: Vec<String> = if part.contains(WILDCARDS) {
             let names = found.iter().flat_map(|folder| {
-                let names = root.names(folder).into_iter();
-                let names = names.filter(|name| !name.starts_with('.') && matches(part, name));
+                let names = root
+                    .names(folder)
+                    .into_iter()
+                    .filter(|name| !name.starts_with('.') && matches(part, name));
                 names.map(move |name| format!("{folder}/{name}"))
             });
             names.collect()
@@ -33,7 +35,8 @@ pub fn files(root: &Root, pattern: &str) -> Vec<String> {
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
-    let (mut in_pattern, mut in_name) = (0, 0);
+    let mut in_pattern = 0;
+    let mut in_name = 0;
     let mut retry = None;
     while in_name < name.len() {
         match pattern.get(in_pattern) {

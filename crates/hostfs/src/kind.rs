@@ -13,19 +13,19 @@ use rustix::fs::FileType;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
-    /// An ordinary file.
+    /// A regular file, the only kind that is read.
     File,
-    /// A folder.
+    /// A directory, whose names are listed.
     Folder,
-    /// A named pipe.
+    /// A named pipe, which blocks a reader until there is a writer.
     Fifo,
-    /// A unix socket.
+    /// A socket, which cannot be opened.
     Socket,
-    /// A character device.
+    /// A device of bytes, such as a terminal or `/dev/crypto`.
     CharacterDevice,
-    /// A block device.
+    /// A disk or a partition.
     BlockDevice,
-    /// Any other kind.
+    /// A kind that inode(7) does not list.
     Other,
 }
 

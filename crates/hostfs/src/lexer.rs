@@ -20,7 +20,8 @@ pub(crate) struct Quoting {
 /// The words of a line, without quotes and backslashes. A quote that is not closed ends with the line.
 pub(crate) fn words(line: &str, quoting: &Quoting) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), None::<String>);
-    let (mut open, mut escaped) = (None, false);
+    let mut open = None;
+    let mut escaped = false;
     for character in line.chars() {
         match open {
             _ if escaped => {

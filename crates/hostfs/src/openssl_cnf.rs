@@ -98,14 +98,15 @@ fn include(line: &str) -> Option<&str> {
     if !rest.starts_with([' ', '\t', '=']) {
         return None;
     }
-    let file = rest.trim_start();
-    let file = file.strip_prefix('=').unwrap_or(file).trim();
+    let rest = rest.trim_start();
+    let file = rest.strip_prefix('=').unwrap_or(rest).trim();
     (!file.is_empty()).then_some(file)
 }
 
 /// The line up to `#`, which is an ordinary character in quotes and after a backslash.
 fn without_comment(line: &str) -> &str {
-    let (mut quote, mut escaped) = (None, false);
+    let mut quote = None;
+    let mut escaped = false;
     for (offset, character) in line.char_indices() {
         match (character, quote) {
             _ if escaped => escaped = false,
@@ -143,7 +144,8 @@ mod tests {
     #[test]
     fn invalid_lines_are_skipped() {
         for text in ["", "[", "]", "=", "[]\n=\n", "\\", "\"", "[a\nb", "x\n\\\n\\"] {
-            let _ = Cnf::parse(text);
+            let cnf = Cnf::parse(&format!("{text}\n\n[ s ]\na = 1\n"));
+            assert_eq!(cnf.value("s", "a"), Some("1"), "{text:?}");
         }
     }
 }

@@ -62,8 +62,7 @@ pub fn named(root: &Root, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
         if !wanted(&name) {
             return None;
         }
-        let status = root.lossy_text(&format!("proc/{pid}/status"), MAX_SMALL);
-        let status = status.unwrap_or_default();
+        let status = root.lossy_text(&format!("proc/{pid}/status"), MAX_SMALL).unwrap_or_default();
         (!has_ended(&status)).then(|| Named { pid, name, uid: effective(&status, "Uid") })
     });
     found.collect()
@@ -139,17 +138,11 @@ pub struct MemoryFile {
 
 impl Proc {
     /// Opens `/proc` or a folder of the same form.
-    ///
-    /// # Errors
-    /// There is no such folder.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         Ok(Self { folder: folder.to_owned(), root: Root::open(folder)? })
     }
 
     /// All processes whose name is `wanted`, by id.
-    ///
-    /// # Errors
-    /// The folder cannot be listed.
     pub fn named(&self, wanted: impl Fn(&str) -> bool) -> ReadResult<Vec<Process>> {
         let pids = self.root.list("")?.names;
         let processes = pids.iter().filter_map(|name| self.process(name.parse().ok()?));
@@ -207,9 +200,6 @@ impl Proc {
     }
 
     /// The files that are mapped into a process.
-    ///
-    /// # Errors
-    /// The process belongs to another user.
     pub fn mapped(&self, pid: u32) -> ReadResult<Vec<MappedFile>> {
         match self.root.lossy_text(&format!("{pid}/maps"), MAX_MAPS)? {
             text if text.is_empty() => Err(Unavailable::Denied),
@@ -233,9 +223,6 @@ impl Proc {
     }
 
     /// The number of eventfds that a process has open.
-    ///
-    /// # Errors
-    /// The process belongs to another user.
     pub fn eventfds(&self, pid: u32) -> ReadResult<usize> {
         let folder = format!("{pid}/fd");
         let names = self.root.list(&folder)?.names;
@@ -269,9 +256,6 @@ impl Proc {
     }
 
     /// The target of a link of a process: `exe`, `cwd`, `root`.
-    ///
-    /// # Errors
-    /// The process belongs to another user.
     pub fn link(&self, pid: u32, name: &str) -> ReadResult<PathBuf> {
         let target = self.root.link(&format!("{pid}/{name}"))?;
         target.map(PathBuf::from).ok_or(Unavailable::Missing)
@@ -320,8 +304,10 @@ fn parse_status(pid: u32, status: &str, arguments: Vec<String>) -> Option<Proces
     if has_ended(status) {
         return None;
     }
-    let groups = field(status, "Groups").unwrap_or_default();
-    let groups = groups.split_whitespace().filter_map(|id| id.parse().ok());
+    let groups = field(status, "Groups")
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok());
     Some(Process {
         pid,
         name: field(status, "Name")?.to_owned(),

@@ -136,8 +136,7 @@ fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
 
 /// `Model: NVIDIA H100 80GB HBM3`, with tabs in between
 fn model(text: &str) -> Option<String> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
-    let line = line.trim();
+    let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?.trim();
     (!line.is_empty()).then(|| line.to_owned())
 }
 

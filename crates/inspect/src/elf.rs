@@ -49,9 +49,6 @@ pub enum ElfError {
 
 impl Elf {
     /// Reads the headers of a file.
-    ///
-    /// # Errors
-    /// [`ElfError`] if the file is malformed, or of another format.
     pub fn parse(bytes: &[u8]) -> Result<Self, ElfError> {
         Ok(match FileKind::parse(bytes)? {
             FileKind::Elf32 => headers::<elf::FileHeader32<Endianness>>(bytes, 32)?,
@@ -91,7 +88,8 @@ fn dynamic<H: FileHeader<Endian = Endianness>>(
     let entries =
         segments.iter().find_map(|segment| segment.dynamic(endian, bytes).ok().flatten())?;
     let mut strings_at = None;
-    let (mut soname_at, mut needed_at) = (None, Vec::new());
+    let mut soname_at = None;
+    let mut needed_at = Vec::new();
     for entry in entries {
         let value: u64 = entry.d_val(endian).into();
         match entry.d_tag(endian) {

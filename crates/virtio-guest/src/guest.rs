@@ -511,7 +511,8 @@ impl Guest {
         let response = self.request(self.control_queue(), request, 16)?;
         let id = response.bytes[..8].try_into().map_err(other)?;
         let status = response.bytes[8..12].try_into().map_err(other)?;
-        let (id, status) = (u64::from_le_bytes(id), u32::from_le_bytes(status));
+        let id = u64::from_le_bytes(id);
+        let status = u32::from_le_bytes(status);
         Ok(if status == Status::Ok as u32 { Ok(id) } else { Err(status) })
     }
 

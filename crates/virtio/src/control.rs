@@ -61,9 +61,6 @@ pub enum ControlAnswer {
 }
 
 /// Answers requests at a socket for as long as the process lives.
-///
-/// # Errors
-/// If the socket cannot be made.
 pub fn serve(
     path: &Path,
     answer: impl Fn(ControlRequest) -> ControlAnswer + Send + 'static,
@@ -76,9 +73,6 @@ pub fn serve(
 }
 
 /// Answers requests at a listening socket for as long as the process lives.
-///
-/// # Errors
-/// If the thread cannot be started.
 pub fn answer_at(
     listener: UnixListener,
     answer: impl Fn(ControlRequest) -> ControlAnswer + Send + 'static,

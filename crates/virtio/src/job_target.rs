@@ -24,9 +24,6 @@ use crate::statistics::ServedBy;
 /// Does the private-key jobs of a device.
 pub trait JobTarget: Send {
     /// Hands over a key for private operations. Takes milliseconds of a core.
-    ///
-    /// # Errors
-    /// The reason of the refusal.
     fn import(&mut self, key: PrivateKey, now: Instant)
     -> Result<(KeyHandle, KeyInfo), KeyRefusal>;
 

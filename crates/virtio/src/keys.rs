@@ -71,9 +71,6 @@ struct Entry {
 
 impl GuestKeys {
     /// The key with this encoding, parsed now or before.
-    ///
-    /// # Errors
-    /// The status with which to refuse the session.
     pub(crate) fn get(
         &mut self,
         form: Form,
@@ -229,7 +226,9 @@ fn without_primes(der: &[u8]) -> Option<Rsa> {
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         Some(&bytes[zeros..])
     };
-    let (modulus, public, private) = (number()?, number()?, number()?);
+    let modulus = number()?;
+    let public = number()?;
+    let private = number()?;
     for _ in 0..5 {
         number()?.is_empty().then_some(())?;
     }

@@ -73,9 +73,6 @@ struct Replies {
 
 impl NodeTarget {
     /// A pool over `local`, whose `sink` also hears of answers of the nodes.
-    ///
-    /// # Errors
-    /// If the thread that offers keys cannot be started.
     pub fn new(local: ServiceTarget, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
         let (offers, offered) = mpsc::channel();
         let offering = nodes.clone();
@@ -105,7 +102,8 @@ impl NodeTarget {
             }
             return Some(job);
         };
-        let (id, replies) = (job.id, Arc::clone(&self.replies));
+        let id = job.id;
+        let replies = Arc::clone(&self.replies);
         let submitted = self.nodes.submit(
             remote,
             job.operation.clone(),

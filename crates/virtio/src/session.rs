@@ -4,8 +4,8 @@
 //! The sessions of one device.
 //!
 //! Session ids are numbers of this device only, and no id is used twice. A guest that reboots or crashes leaves its
-//! sessions behind and no message says so: the number of sessions is bounded, an idle one gives way to a new one,
-//! and a fresh control ring ends all of them.
+//! sessions behind, and no message says so. The number of sessions is therefore bounded, an idle one gives way to a
+//! new one, and a fresh control ring ends all of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -77,9 +77,6 @@ impl OwnedHashOrMac {
 
 impl Material {
     /// Prepares a key with its parameters.
-    ///
-    /// # Errors
-    /// The status with which to refuse the session.
     pub(crate) fn new(
         parameters: &Parameters<'_>,
         keys: &mut GuestKeys,

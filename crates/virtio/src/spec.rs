@@ -296,8 +296,8 @@ pub const MAX_AUTH_KEY_LEN: usize = 512;
 
 /// The configuration space.
 ///
-/// `max_size` is the largest number there is: a Linux guest whose request exceeds it wedges its own crypto engine
-/// (observed on 6.1 and 6.12), while an error status for a request above
+/// `max_size` is the largest number there is. A Linux guest whose request exceeds it wedges its own crypto engine
+/// (observed on 6.1 and 6.12). An error status for a request above
 /// [`MAX_REQUEST_LEN`](crate::request::MAX_REQUEST_LEN) is harmless.
 #[must_use]
 pub fn config_space(data_queues: u16, ready: bool) -> [u8; CONFIG_LEN] {

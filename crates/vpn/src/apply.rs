@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Brings a link up and takes it down: get → verify → generate → apply.
+//! Brings a link up: get → verify → generate → apply.
 //!
 //! ```text
 //! /var/lib/millrace/vpn/NAME/   N.conf          generated
@@ -17,10 +17,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use millrace_hostfs::generated::write::{self, FileChange, WriteError};
+use millrace_hostfs::generated::write::{self, EditedFiles, WriteError};
 use millrace_hostfs::replace::replace_file;
 use millrace_hostfs::{OpenError, Root};
 use rustix::process::{Signal, kill_process};
@@ -29,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::choice::EngineChoice;
-use crate::exec::{self, ExecError, Lock, Tunnel, at, unix_ms};
+use crate::exec::{self, ExecError, Lock, at, unix_ms};
 use crate::host::Host;
 use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
 use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
@@ -39,16 +38,6 @@ const CHOICE: &str = "choice.json";
 
 /// Former configurations that are kept.
 const MAX_HISTORY: usize = 50;
-
-/// Time in which a supervisor ends after SIGTERM: its loop looks every 50 ms, and a route or a rollback that it is
-/// at takes seconds at most. Then it is killed.
-const SUPERVISOR_ENDS: Duration = Duration::from_secs(5);
-
-/// Time in which the kernel ends a killed process. One that waits for a device takes longer.
-const KILLED_ENDS: Duration = Duration::from_secs(5);
-
-/// Interval of attempts to take the lock of a supervisor that ends.
-const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// Error of a command on a link.
 #[derive(Debug, Error)]
@@ -159,26 +148,30 @@ pub struct Checked {
     pub text: String,
 }
 
+/// How `up` applies a plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UpOptions {
+    /// Treatment of generated files that were edited.
+    pub edited: EditedFiles,
+    /// Time in which the other end must be reached: otherwise the supervisor brings the former configuration back.
+    pub confirm_within: Option<Duration>,
+}
+
 /// The result of `up`.
 #[derive(Debug)]
 pub struct Raised {
     /// The configuration now in force.
     pub applied: AppliedLink,
-    /// The files, compared with those before.
-    pub files: Vec<FileChange>,
     /// Whether a supervisor ran already; it has read the new configuration.
     pub is_supervised: bool,
 }
 
 impl AppliedLink {
-    fn path(folders: &Folders, name: &str) -> PathBuf {
+    pub(crate) fn path(folders: &Folders, name: &str) -> PathBuf {
         folders.state_of(name).join("applied.json")
     }
 
     /// The record of a link; `None` if it is not up.
-    ///
-    /// # Errors
-    /// The record cannot be read.
     pub fn load(folders: &Folders, name: &str) -> Result<Option<Self>, ApplyError> {
         load(Self::path(folders, name))
     }
@@ -188,7 +181,7 @@ impl AppliedLink {
     }
 }
 
-fn load<T: for<'de> Deserialize<'de>>(path: PathBuf) -> Result<Option<T>, ApplyError> {
+pub(crate) fn load<T: for<'de> Deserialize<'de>>(path: PathBuf) -> Result<Option<T>, ApplyError> {
     let Ok(bytes) = fs::read(&path) else {
         return Ok(None);
     };
@@ -208,7 +201,8 @@ pub(crate) fn supervisor_lock(run: &Path) -> PathBuf {
     run.join("supervisor.lock")
 }
 
-fn intended(folders: &Folders, name: &str) -> PathBuf {
+/// The record of the layout that a run applies, or was applying when it was killed.
+pub(crate) fn intended(folders: &Folders, name: &str) -> PathBuf {
     folders.state_of(name).join("intended.json")
 }
 
@@ -219,17 +213,11 @@ pub fn choice_file(name: &str, folders: &Folders) -> PathBuf {
 }
 
 /// The saved choice of a link; `None` if nothing was measured.
-///
-/// # Errors
-/// The record cannot be read.
 pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<EngineChoice>, ApplyError> {
     load(choice_file(name, folders))
 }
 
 /// Saves the choice of a link, for later plans.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn save_choice(choice: &EngineChoice, folders: &Folders) -> Result<(), ApplyError> {
     let state = folders.state_of(&choice.name);
     fs::create_dir_all(&state).map_err(at(&state))?;
@@ -238,9 +226,6 @@ pub fn save_choice(choice: &EngineChoice, folders: &Folders) -> Result<(), Apply
 
 /// Checks a link.toml against itself and this host, and plans it. Without `side`, this host is the end whose
 /// address it has. A link with `engine = "auto"` becomes what was chosen.
-///
-/// # Errors
-/// Every problem.
 pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checked, ApplyError> {
     let link = VpnLink::parse(text)?;
     let choice = match link.auto {
@@ -250,6 +235,7 @@ pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checke
     check_with_choice(link, text, side, folders, choice)
 }
 
+/// Checks a link against this host and plans it, with the engine of a choice.
 fn check_with_choice(
     declared: VpnLink,
     text: &str,
@@ -301,48 +287,40 @@ fn check_with_choice(
     Ok(Checked { plan, text: text.to_owned() })
 }
 
-/// Applies a plan. With `confirm_within` the supervisor brings the former configuration back unless the other end
-/// is reached in this time.
+/// Applies a plan.
 ///
 /// # Errors
 /// See [`ApplyError`]; the link is then as before.
-pub fn up(
-    checked: &Checked,
-    folders: &Folders,
-    force: bool,
-    confirm_within: Option<Duration>,
-) -> Result<Raised, ApplyError> {
+pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Raised, ApplyError> {
     let plan = &checked.plan;
     let name = &plan.layout.name;
-    let (run, state) = (folders.run_of(name), folders.state_of(name));
+    let run = folders.run_of(name);
+    let state = folders.state_of(name);
     for folder in [&run, &state] {
         fs::create_dir_all(folder).map_err(at(folder))?;
     }
     let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.clone()))?;
     let before = AppliedLink::load(folders, name)?;
     let generation = record_history(&state, checked)?;
-    let written = write_files(plan, folders, force).inspect_err(|_| {
+    write_files(plan, folders, options.edited).inspect_err(|_| {
         forget_generation(name, generation, before.as_ref(), folders);
     })?;
     let recorded = perform_steps(&plan.layout, before.as_ref()).and_then(|()| {
-        let applied = next_record(plan, generation, before.as_ref(), confirm_within);
+        let applied = next_record(plan, generation, before.as_ref(), options.confirm_within);
         applied.save(folders).map(|()| applied)
     });
     let applied = recorded.inspect_err(|_| put_back(plan, generation, before.as_ref(), folders))?;
     let _ = fs::remove_file(intended(folders, name));
     let is_supervised = signal_supervisor(&run, Signal::HUP);
-    Ok(Raised { applied, files: written, is_supervised })
+    Ok(Raised { applied, is_supervised })
 }
 
 /// Writes the generated files; after an error they are as before.
-fn write_files(
-    plan: &LinkPlan,
-    folders: &Folders,
-    force: bool,
-) -> Result<Vec<FileChange>, ApplyError> {
+fn write_files(plan: &LinkPlan, folders: &Folders, edited: EditedFiles) -> Result<(), ApplyError> {
     save(&intended(folders, &plan.layout.name), &plan.layout)?;
     let changes = write::compare(&plan.files, &[], Path::new("/"))?;
-    Ok(changes.apply(force)?.files)
+    changes.apply(edited)?;
+    Ok(())
 }
 
 /// The record of a configuration that follows another.
@@ -392,7 +370,8 @@ fn perform_steps(layout: &LinkLayout, before: Option<&AppliedLink>) -> Result<()
 
 /// Keeps a configuration; the number of the newest one if its text and its choice are the same.
 fn record_history(state: &Path, checked: &Checked) -> Result<u64, ApplyError> {
-    let (text, choice) = (&checked.text, &checked.plan.choice);
+    let text = &checked.text;
+    let choice = &checked.plan.choice;
     let folder = state.join("history");
     let numbers = generations(&folder);
     if let Some(newest) = numbers.last()
@@ -437,23 +416,22 @@ fn generations(folder: &Path) -> Vec<u64> {
 }
 
 /// The configurations of a link, the oldest first.
-///
-/// # Errors
-/// The record of the applied one cannot be read.
 pub fn history(name: &str, folders: &Folders) -> Result<Vec<LinkGeneration>, ApplyError> {
     let applied = AppliedLink::load(folders, name)?.map(|applied| applied.generation);
     let folder = folders.state_of(name).join("history");
-    let describe = |generation: u64| {
-        let time = fs::metadata(history_file(&folder, generation))
-            .and_then(|metadata| metadata.modified());
-        let time = time.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-        LinkGeneration {
+    let mut history = Vec::new();
+    for generation in generations(&folder) {
+        let since_1970 = fs::metadata(history_file(&folder, generation))
+            .and_then(|metadata| metadata.modified())
+            .ok()
+            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        history.push(LinkGeneration {
             generation,
-            at: time.map_or(0, |time| time.as_secs()),
+            at: since_1970.map_or(0, |time| time.as_secs()),
             applied: applied == Some(generation),
-        }
-    };
-    Ok(generations(&folder).into_iter().map(describe).collect())
+        });
+    }
+    Ok(history)
 }
 
 /// A configuration of the history, checked and planned anew: with the choice of its time.
@@ -496,7 +474,7 @@ fn put_back(plan: &LinkPlan, generation: u64, before: Option<&AppliedLink>, fold
     if let Ok(former) = former
         && let Ok(changes) = write::compare(&former.plan.files, &[], Path::new("/"))
     {
-        let _ = changes.apply(true);
+        let _ = changes.apply(EditedFiles::Overwrite);
     }
 }
 
@@ -513,11 +491,12 @@ pub(crate) fn restore_former(
         return Ok(None);
     };
     let checked = check_former(name, former, applied.layout.side, folders)?;
-    Ok(Some(up(&checked, folders, true, None)?.applied))
+    let options = UpOptions { edited: EditedFiles::Overwrite, confirm_within: None };
+    Ok(Some(up(&checked, folders, options)?.applied))
 }
 
 /// Sends a signal to the supervisor of a link; whether there is one.
-fn signal_supervisor(run: &Path, signal: Signal) -> bool {
+pub(crate) fn signal_supervisor(run: &Path, signal: Signal) -> bool {
     let holder = Lock::holder(&supervisor_lock(run));
     // The supervisor itself calls this when it restores a former configuration.
     holder.is_some_and(|pid| pid == rustix::process::getpid() || kill_process(pid, signal).is_ok())
@@ -529,24 +508,24 @@ fn signal_supervisor(run: &Path, signal: Signal) -> bool {
 /// # Errors
 /// The link is not up, has no such member, or no supervisor.
 pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), ApplyError> {
-    let not_up = || ApplyError::NotUp(name.to_owned());
-    let layout = AppliedLink::load(folders, name)?.ok_or_else(not_up)?.layout;
-    let known = |number: &u16| layout.members.iter().any(|member| member.number == *number);
-    if let Some(number) = members.iter().copied().find(|number| !known(number)) {
-        return Err(ApplyError::NoMember { link: name.to_owned(), number });
+    let Some(AppliedLink { layout, .. }) = AppliedLink::load(folders, name)? else {
+        return Err(ApplyError::NotUp(name.to_owned()));
+    };
+    for number in members.iter().copied() {
+        if !layout.members.iter().any(|member| member.number == number) {
+            return Err(ApplyError::NoMember { link: name.to_owned(), number });
+        }
     }
     let run = folders.run_of(name);
     let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.to_owned()))?;
     if !is_supervised(name, folders) {
         return Err(ApplyError::Unsupervised(name.to_owned()));
     }
-    let chosen = layout
-        .members
-        .iter()
-        .filter(|member| members.is_empty() || members.contains(&member.number));
-    for member in chosen {
-        // A process without the copy of its configuration is one that has to start anew.
-        let _ = fs::remove_file(&member.running_config);
+    for member in &layout.members {
+        if members.is_empty() || members.contains(&member.number) {
+            // A process without the copy of its configuration is one that has to start anew.
+            let _ = fs::remove_file(&member.running_config);
+        }
     }
     signal_supervisor(&run, Signal::HUP);
     Ok(())
@@ -556,73 +535,4 @@ pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), App
 #[must_use]
 pub fn is_supervised(name: &str, folders: &Folders) -> bool {
     Lock::holder(&supervisor_lock(&folders.run_of(name))).is_some()
-}
-
-/// Ends the supervisor of a link, if there is one, and takes its lock. A supervisor that hangs or was stopped
-/// (SIGSTOP) does not react to SIGTERM and is killed; its tunnels run on.
-fn end_supervisor(name: &str, run: &Path) -> Result<Lock, ApplyError> {
-    let path = supervisor_lock(run);
-    for (signal, patience) in [(Signal::TERM, SUPERVISOR_ENDS), (Signal::KILL, KILLED_ENDS)] {
-        let until = Instant::now() + patience;
-        loop {
-            if let Some(lock) = Lock::take(&path)? {
-                return Ok(lock);
-            }
-            if Instant::now() >= until {
-                break;
-            }
-            signal_supervisor(run, signal);
-            thread::sleep(LOCK_POLL);
-        }
-    }
-    Err(ApplyError::Held {
-        link: name.to_owned(),
-        holder: Lock::holder(&path).map(|pid| pid.as_raw_nonzero().get()),
-    })
-}
-
-/// Takes a link down: supervisor, processes, routes, devices. Configurations stay.
-///
-/// # Errors
-/// The link is not up, or something cannot be removed; the rest is removed all the same.
-pub fn down(name: &str, folders: &Folders) -> Result<(), ApplyError> {
-    let run = folders.run_of(name);
-    let applied = AppliedLink::load(folders, name)?;
-    let unfinished: Option<LinkLayout> = load(intended(folders, name))?;
-    if applied.is_none() && unfinished.is_none() {
-        return Err(ApplyError::NotUp(name.to_owned()));
-    }
-    fs::create_dir_all(&run).map_err(at(&run))?;
-    let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.to_owned()))?;
-    // While the lock is held here, no other supervisor starts tunnels again.
-    let _supervisor = end_supervisor(name, &run)?;
-    let layouts: Vec<&LinkLayout> =
-        applied.iter().map(|applied| &applied.layout).chain(&unfinished).collect();
-    let members: Vec<_> = layouts.iter().flat_map(|layout| &layout.members).collect();
-    let tunnels: Vec<Tunnel> = members.iter().filter_map(|member| Tunnel::find(member)).collect();
-    // Each says goodbye to its peer for a second: all at the same time.
-    tunnels.iter().for_each(|tunnel| tunnel.signal(Signal::TERM));
-    tunnels.iter().for_each(Tunnel::end);
-    for member in members {
-        let _ = fs::remove_file(&member.config);
-    }
-    let obsolete = applied.iter().flat_map(|applied| applied.obsolete.clone());
-    let mut removals: Vec<LinkAction> =
-        layouts.iter().flat_map(|layout| layout.removal()).chain(obsolete).collect();
-    let mut done: Vec<LinkAction> = Vec::new();
-    removals.retain(|action| {
-        !done.contains(action) && {
-            done.push(action.clone());
-            true
-        }
-    });
-    for action in &removals {
-        // What is gone already is no error: the link is down either way.
-        let _ = exec::action(action);
-    }
-    for file in [AppliedLink::path(folders, name), intended(folders, name)] {
-        let _ = fs::remove_file(file);
-    }
-    fs::remove_dir_all(&run).map_err(at(&run))?;
-    Ok(())
 }

@@ -19,7 +19,7 @@ use crate::link::VpnLink;
 const MAX_HOSTS: usize = 2;
 
 impl EngineCandidate {
-    /// Why a host cannot run it, or why it is no candidate of a link; `None`: it can be measured.
+    /// Why a host cannot run it, or why it is no candidate of a link; `None` if it can be measured.
     #[must_use]
     pub fn obstacle(self, link: &VpnLink, host: &Host) -> Option<String> {
         if self == Self::Many && link.members < 2 {
@@ -167,28 +167,52 @@ impl LinkMeasurement {
     fn of(&self, candidate: EngineCandidate) -> Option<&EngineContender> {
         self.contenders.iter().find(|contender| contender.candidate == candidate)
     }
+
+    /// Facts whose change makes a measurement old, each with its name.
+    fn environment(&self) -> [(&'static str, String); 5] {
+        let version =
+            |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
+        [
+            ("the kernel", self.kernel.clone()),
+            ("OpenVPN", version(&self.openvpn)),
+            ("strongSwan", version(&self.strongswan)),
+            ("the number of processors", self.processors.to_string()),
+            ("link.toml", self.link.clone()),
+        ]
+    }
+
+    /// A candidate's figure in each round; higher is better.
+    fn figures(&self, candidate: EngineCandidate, goal: ChoiceGoal) -> Vec<f64> {
+        let rounds = self.of(candidate).map_or(&[][..], |contender| &contender.rounds[..]);
+        let figures = rounds.iter().map(|round| match goal {
+            ChoiceGoal::Throughput => round.mbit,
+            ChoiceGoal::Cpu => 1.0 / round.cpu_s_per_gb,
+        });
+        // A damaged record has no figure.
+        figures.filter(|figure| figure.is_finite() && *figure > 0.0).collect()
+    }
 }
 
 /// A candidate's figure in each round: the worse one of the hosts, and higher is better.
 fn figures(hosts: &[LinkMeasurement], candidate: EngineCandidate, goal: ChoiceGoal) -> Vec<f64> {
-    let of_host = |host: &LinkMeasurement| -> Vec<f64> {
-        let rounds = host.of(candidate).map_or(&[][..], |contender| &contender.rounds[..]);
-        let figure = |round: &Round| match goal {
-            ChoiceGoal::Throughput => round.mbit,
-            ChoiceGoal::Cpu => 1.0 / round.cpu_s_per_gb,
-        };
-        // A damaged record has no figure.
-        let good = |figure: &f64| figure.is_finite() && *figure > 0.0;
-        rounds.iter().map(figure).filter(good).collect()
-    };
     let mut worst: Option<Vec<f64>> = None;
-    for figures in hosts.iter().map(of_host) {
+    for host in hosts {
+        let figures = host.figures(candidate, goal);
         worst = Some(match worst {
             None => figures,
             Some(worst) => worst.iter().zip(&figures).map(|(a, b)| a.min(*b)).collect(),
         });
     }
     worst.unwrap_or_default()
+}
+
+/// Why a candidate has no figure.
+fn why_out(hosts: &[LinkMeasurement], candidate: EngineCandidate) -> String {
+    let reason = hosts.iter().find_map(|host| {
+        let why = host.of(candidate)?.unavailable.as_ref()?;
+        Some(format!("{why} ({})", host.host))
+    });
+    reason.unwrap_or_else(|| "it was not measured".to_owned())
 }
 
 fn median(figures: &[f64]) -> f64 {
@@ -213,9 +237,6 @@ fn ratio(figures: &[f64], against: &[f64]) -> Ratio {
 
 impl EngineChoice {
     /// Chooses from the measurement of one host, or from those of both.
-    ///
-    /// # Errors
-    /// [`ChoiceError`].
     pub fn of(
         link: &VpnLink,
         goal: ChoiceGoal,
@@ -233,31 +254,24 @@ impl EngineChoice {
             .into_iter()
             .map(|candidate| (candidate, figures(&hosts, candidate, goal)))
             .collect();
-        let running = || measured.iter().filter(|(_, figures)| !figures.is_empty());
-        let best = running().max_by(|a, b| {
+        let running: Vec<_> = measured.iter().filter(|(_, figures)| !figures.is_empty()).collect();
+        let best = running.iter().max_by(|a, b| {
             // Of equal medians the simpler one comes last, and is taken.
             median(&a.1).total_cmp(&median(&b.1)).then(b.0.cmp(&a.0))
         });
-        let out = |candidate: EngineCandidate| {
-            let reason = |host: &LinkMeasurement| {
-                let why =
-                    host.of(candidate).and_then(|contender| contender.unavailable.as_ref())?;
-                Some(format!("{why} ({})", host.host))
-            };
-            hosts.iter().find_map(reason).unwrap_or_else(|| "it was not measured".to_owned())
-        };
         let Some((_, best)) = best else {
             let reasons = EngineCandidate::ALL
-                .map(|candidate| format!("{}: {}", candidate.name(), out(candidate)));
+                .map(|candidate| format!("{}: {}", candidate.name(), why_out(&hosts, candidate)));
             return Err(ChoiceError::NoCandidate(reasons.join("; ")));
         };
         // The order of the candidates is that of their simplicity.
-        let chosen = running().find(|(_, figures)| ratio(figures, best).max >= 1.0);
-        let (chosen, winner) = chosen
+        let simplest = running.iter().find(|(_, figures)| ratio(figures, best).max >= 1.0);
+        let (chosen, winner) = simplest
             .map_or((EngineCandidate::One, best), |(candidate, figures)| (*candidate, figures));
-        let verdict = |(candidate, figures): &(EngineCandidate, Vec<f64>)| {
+        let mut verdicts = Vec::new();
+        for (candidate, figures) in &measured {
             let verdict = if figures.is_empty() {
-                EngineVerdict::Out(out(*candidate))
+                EngineVerdict::Out(why_out(&hosts, *candidate))
             } else if *candidate == chosen {
                 EngineVerdict::Chosen
             } else {
@@ -268,18 +282,12 @@ impl EngineChoice {
                     EngineVerdict::Lost(ratio)
                 }
             };
-            (*candidate, verdict)
-        };
-        Ok(Self {
-            name: link.name.clone(),
-            goal,
-            chosen,
-            verdicts: measured.iter().map(verdict).collect(),
-            hosts,
-        })
+            verdicts.push((*candidate, verdict));
+        }
+        Ok(Self { name: link.name.clone(), goal, chosen, verdicts, hosts })
     }
 
-    /// Why the choice may be wrong by now, on this host and for this link, in words. Empty: it is current.
+    /// Why the choice may be wrong by now, on this host and for this link, in words; empty for a current choice.
     #[must_use]
     pub fn outdated(&self, link: &VpnLink, host: &Host) -> Vec<String> {
         let Some(own) = self.hosts.iter().find(|measured| measured.host == host.name) else {
@@ -288,19 +296,12 @@ impl EngineChoice {
             return vec![format!("it was measured on {}, not here", names.join(" and "))];
         };
         let now = LinkMeasurement::new(link, host, own.at, Vec::new());
-        let none = || "none".to_owned();
         let mut reasons = Vec::new();
-        let mut compare = |what: &str, then: String, now: String| {
+        for ((what, then), (_, now)) in own.environment().into_iter().zip(now.environment()) {
             if then != now {
                 reasons.push(format!("{what} was {then} then and is {now} now"));
             }
-        };
-        compare("the kernel", own.kernel.clone(), now.kernel);
-        let versions = |version: Option<String>| version.unwrap_or_else(none);
-        compare("OpenVPN", versions(own.openvpn.clone()), versions(now.openvpn));
-        compare("strongSwan", versions(own.strongswan.clone()), versions(now.strongswan));
-        compare("the number of processors", own.processors.to_string(), now.processors.to_string());
-        compare("link.toml", own.link.clone(), now.link);
+        }
         if let Some(auto) = link.auto.as_ref().filter(|auto| auto.goal != self.goal) {
             reasons.push(format!("the goal was {:?} then and is {:?} now", self.goal, auto.goal));
         }

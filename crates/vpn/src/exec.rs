@@ -25,7 +25,7 @@ use crate::plan::{Bond, LinkAction, LinkMember, LinkStep, MemberEngine, device_s
 const LIMITS: ChildLimits = ChildLimits { time: Duration::from_secs(15), output_bytes: 1 << 20 };
 
 /// Time within which a process in the background writes its pid file, and within which it ends.
-const SETTLE: Duration = Duration::from_secs(5);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of checks for a file or an end.
 const POLL: Duration = Duration::from_millis(10);
@@ -89,8 +89,10 @@ pub(crate) fn action(action: &LinkAction) -> Result<(), ExecError> {
 /// Performs commands of `ip` by one process, each also after one that failed. The supervisor looks at no member while
 /// it waits for a process, and on a busy host each takes a tenth of a second.
 pub(crate) fn ip_batch(commands: &[LinkAction]) -> Result<(), ExecError> {
-    let lines = commands.iter().map(|command| command.command_line().replacen("ip ", "", 1) + "\n");
-    let lines: String = lines.collect();
+    let lines: String = commands
+        .iter()
+        .map(|command| command.command_line().replacen("ip ", "", 1) + "\n")
+        .collect();
     if lines.is_empty() {
         return Ok(());
     }
@@ -181,7 +183,7 @@ impl Tunnel {
             }
             other => other,
         })?;
-        let until = Instant::now() + SETTLE;
+        let until = Instant::now() + PROCESS_TIMEOUT;
         let tunnel = loop {
             // The process writes its number before it makes its device.
             let found = Self::find(member).filter(|_| !member.makes_device() || device.exists());
@@ -220,7 +222,7 @@ impl Tunnel {
     pub(crate) fn end(&self) {
         for signal in [Signal::TERM, Signal::KILL] {
             self.signal(signal);
-            if self.has_ended_within(SETTLE) {
+            if self.has_ended_within(PROCESS_TIMEOUT) {
                 return;
             }
         }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A link between two hosts that consists of many encrypted tunnels, each an OpenVPN process on a processor of
-//! its own.
+//! A link between two hosts: many encrypted tunnels, each an OpenVPN process on a processor of its own, or IPsec by one
+//! daemon.
 //!
 //! ```text
 //! proposal    ciphers, hashes and groups of IKE and ESP: one table with strongSwan's and VyOS's names
@@ -12,7 +12,8 @@
 //! host        facts about this host; problems of a link on it; processors for the members
 //! mtu         packet sizes of a link on its path
 //! plan        Link + host ──► files, steps and members, as values
-//! apply       get → verify → generate → apply; former configurations; down
+//! apply       get → verify → generate → apply; former configurations
+//! down        takes a link down
 //! exec        actions of a plan, tunnel processes, locks
 //! ipsec       strongSwan's configuration, VyOS's commands, the vici protocol
 //! management  the management interface of OpenVPN, as lines
@@ -27,6 +28,7 @@
 pub mod apply;
 pub mod candidate;
 pub mod choice;
+pub mod down;
 mod exec;
 pub mod host;
 pub mod ipsec;

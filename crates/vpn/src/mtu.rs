@@ -59,10 +59,11 @@ pub fn bridged_sizes(path_mtu: u16, address: IpAddr, wanted: Option<u16>) -> Pac
     }
 }
 
-/// Bytes that ESP adds around the padded packet: 8 for SPI and sequence number, 16 for the longest initialisation
-/// vector of our ciphers (CBC), 16 for the tag (RFC 4303, 4106, 3602, 4868); and 2 inside of it for the padding's
-/// length and the next header.
+/// Bytes that ESP adds around the padded packet: 8 for SPI and sequence number (RFC 4303), 16 for the longest
+/// initialisation vector of the ciphers (CBC, RFC 3602), 16 for the tag (RFC 4106, RFC 4868).
 const ESP: u16 = 8 + 16 + 16;
+
+/// Bytes at the end of the padded packet: the length of the padding, and the next header.
 const ESP_TRAILER: u16 = 2;
 
 /// A multiple of this is encrypted: the blocks of CBC, which GCM's 4 bytes divide.

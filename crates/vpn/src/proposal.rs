@@ -6,6 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// A cipher of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpsecCipher {
@@ -136,10 +138,7 @@ impl IpsecCipher {
     }
 
     /// The cipher with a name of VyOS.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn of_vyos(name: &str) -> Result<Self, String> {
+    pub fn of_vyos(name: &str) -> Result<Self, ProposalError> {
         let row = CIPHERS.iter().find(|row| row.2 == name);
         row.map(|row| row.0).ok_or_else(|| no_such(name))
     }
@@ -154,10 +153,7 @@ impl IpsecHash {
     }
 
     /// The hash with this name.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn of(name: &str) -> Result<Self, String> {
+    pub fn from_name(name: &str) -> Result<Self, ProposalError> {
         let row = HASHES.iter().find(|row| row.1 == name);
         row.map(|row| row.0).ok_or_else(|| no_such(name))
     }
@@ -176,10 +172,7 @@ impl IkeGroup {
     }
 
     /// The group with a number.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn of_number(number: &str) -> Result<Self, String> {
+    pub fn of_number(number: &str) -> Result<Self, ProposalError> {
         let old = [("1", "modp768"), ("2", "modp1024"), ("5", "modp1536")];
         if let Some((_, name)) = old.iter().find(|(old, _)| *old == number) {
             return Err(no_such(name));
@@ -189,11 +182,48 @@ impl IkeGroup {
     }
 }
 
-/// Why a link does not have an algorithm.
-fn no_such(name: &str) -> String {
+/// Why a proposal, or a part of one, is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ProposalError {
+    /// The algorithm is weak.
+    #[error("{name} {why}")]
+    Weak {
+        /// The refused word.
+        name: String,
+        /// Its weakness.
+        why: &'static str,
+    },
+    /// The algorithm is in no table.
+    #[error("{0} is not known")]
+    Unknown(String),
+    /// The proposal has a second cipher, hash or group.
+    #[error("{0} is one too many of its kind: write a list of proposals")]
+    Repeated(String),
+    /// The proposal has no cipher.
+    #[error("names no cipher")]
+    NoCipher,
+    /// The proposal of IKE has no hash.
+    #[error("names no hash: add -prfsha256")]
+    NoHash,
+    /// The proposal of ESP has a CBC cipher and no hash.
+    #[error("names no hash, which a CBC cipher needs: add -sha256")]
+    NoIntegrity,
+    /// The hashes of integrity and key derivation differ.
+    #[error("has two hashes: write one")]
+    TwoHashes,
+    /// The proposal of IKE has no group.
+    #[error("names no group: add -curve25519")]
+    NoGroup,
+    /// The proposal of ESP has a function that derives keys.
+    #[error("has a prf, which only IKE has")]
+    Prf,
+}
+
+fn no_such(name: &str) -> ProposalError {
+    let name = name.to_owned();
     match REFUSED.iter().find(|(refused, _)| name.starts_with(refused)) {
-        Some((_, why)) => format!("{name} {why}"),
-        None => format!("{name} is not known"),
+        Some((_, why)) => ProposalError::Weak { name, why },
+        None => ProposalError::Unknown(name),
     }
 }
 
@@ -206,13 +236,11 @@ struct Parts {
     group: Option<IkeGroup>,
 }
 
-fn parts(text: &str) -> Result<Parts, String> {
-    fn put<T>(place: &mut Option<T>, value: T, word: &str) -> Result<(), String> {
+fn parts(text: &str) -> Result<Parts, ProposalError> {
+    fn put<T>(place: &mut Option<T>, value: T, word: &str) -> Result<(), ProposalError> {
         match place.replace(value) {
             None => Ok(()),
-            Some(_) => {
-                Err(format!("{word} is one too many of its kind: write a list of proposals"))
-            }
+            Some(_) => Err(ProposalError::Repeated(word.to_owned())),
         }
     }
     let mut parts = Parts::default();
@@ -226,43 +254,43 @@ fn parts(text: &str) -> Result<Parts, String> {
         } else if let Some((group, ..)) = group {
             put(&mut parts.group, *group, word)?;
         } else if let Some(hash) = word.strip_prefix("prf") {
-            put(&mut parts.derivation, IpsecHash::of(hash)?, word)?;
+            put(&mut parts.derivation, IpsecHash::from_name(hash)?, word)?;
         } else {
-            put(&mut parts.integrity, IpsecHash::of(word)?, word)?;
+            put(&mut parts.integrity, IpsecHash::from_name(word)?, word)?;
         }
     }
     Ok(parts)
 }
 
 impl FromStr for IkeProposal {
-    type Err = String;
+    type Err = ProposalError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ProposalError> {
         let Parts { cipher, integrity, derivation, group } = parts(text)?;
-        let cipher = cipher.ok_or("names no cipher")?;
+        let cipher = cipher.ok_or(ProposalError::NoCipher)?;
         let hash = match (integrity, derivation) {
             (Some(one), Some(other)) if one != other => {
-                return Err("has two hashes: write one".to_owned());
+                return Err(ProposalError::TwoHashes);
             }
             (_, Some(hash)) | (Some(hash), None) => hash,
-            (None, None) => return Err("names no hash: add -prfsha256".to_owned()),
+            (None, None) => return Err(ProposalError::NoHash),
         };
-        let group = group.ok_or("names no group: add -curve25519")?;
+        let group = group.ok_or(ProposalError::NoGroup)?;
         Ok(Self { cipher, hash, group })
     }
 }
 
 impl FromStr for EspProposal {
-    type Err = String;
+    type Err = ProposalError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ProposalError> {
         let Parts { cipher, integrity, derivation, group } = parts(text)?;
-        let cipher = cipher.ok_or("names no cipher")?;
+        let cipher = cipher.ok_or(ProposalError::NoCipher)?;
         if derivation.is_some() {
-            return Err("has a prf, which only IKE has".to_owned());
+            return Err(ProposalError::Prf);
         }
         if !cipher.is_aead() && integrity.is_none() {
-            return Err("names no hash, which a CBC cipher needs: add -sha256".to_owned());
+            return Err(ProposalError::NoIntegrity);
         }
         Ok(Self { cipher, hash: integrity.filter(|_| !cipher.is_aead()), group })
     }
@@ -293,7 +321,8 @@ impl fmt::Display for IkeProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cipher, hash, group } = self;
         let prefix = if cipher.is_aead() { "prf" } else { "" };
-        let (cipher, group) = (cipher.row().1, group.row().1);
+        let cipher = cipher.row().1;
+        let group = group.row().1;
         write!(f, "{cipher}-{prefix}{}-{group}", hash.name())
     }
 }
@@ -371,11 +400,11 @@ mod tests {
             ("rot13-sha256-ecp256", "rot13 is not known"),
             ("", "is not known"),
         ] {
-            let error = text.parse::<IkeProposal>().expect_err(text);
+            let error = text.parse::<IkeProposal>().expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
-        assert!("aes256".parse::<EspProposal>().is_err());
-        assert!("aes256gcm16-prfsha256".parse::<EspProposal>().is_err());
-        assert!(IkeGroup::of_number("2").is_err_and(|why| why.contains("Logjam")));
+        assert_eq!("aes256".parse::<EspProposal>(), Err(ProposalError::NoIntegrity));
+        assert_eq!("aes256gcm16-prfsha256".parse::<EspProposal>(), Err(ProposalError::Prf));
+        assert!(IkeGroup::of_number("2").is_err_and(|why| why.to_string().contains("Logjam")));
     }
 }

@@ -153,17 +153,13 @@ pub(crate) struct DeviceServicesArgs {
     #[arg(value_name = "DEVICE")]
     pub(crate) device: String,
     /// asym, sym;asym, sym, dc, asym;dc, sym;dc, ... (a wrong name prints all)
-    #[arg(value_name = "SERVICES", value_parser = services)]
+    #[arg(value_name = "SERVICES")]
     pub(crate) services: Services,
     /// Also write it to the policy
     #[arg(long)]
     pub(crate) save: bool,
     #[command(flatten)]
     pub(crate) change: DeviceChangeArgs,
-}
-
-fn services(text: &str) -> Result<Services, String> {
-    text.parse()
 }
 
 /// The driver of virtual functions.

@@ -262,10 +262,15 @@ pub(crate) struct VpnRestartArgs {
 
 /// Take a link down; its configurations stay
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  millrace vpn down branch")]
+#[command(
+    after_long_help = "Examples:\n  millrace vpn down branch --dry-run\n  millrace vpn down branch"
+)]
 pub(crate) struct VpnDownArgs {
     #[command(flatten)]
     pub(crate) link: VpnNameArgs,
+    /// Show the processes, commands and files, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Supervise a link that is up
@@ -298,7 +303,7 @@ pub(crate) struct VpnHistoryArgs {
 /// Apply a former configuration
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  millrace vpn rollback branch\n  millrace vpn rollback branch --to 3"
+    after_long_help = "Examples:\n  millrace vpn rollback branch\n  millrace vpn rollback branch --to 3 --dry-run"
 )]
 pub(crate) struct VpnRollbackArgs {
     #[command(flatten)]
@@ -306,6 +311,9 @@ pub(crate) struct VpnRollbackArgs {
     /// Number of the configuration [default: the one before]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) to: Option<u64>,
+    /// Show the plan as `millrace vpn plan` does, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 const IMPORT_EXAMPLE: &str = "\

@@ -73,6 +73,24 @@ fn list(paths: &[PathBuf]) -> String {
     paths.collect::<Vec<_>>().join(", ")
 }
 
+/// Treatment of files that were not generated, or were edited since, by [`FileChanges::apply`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EditedFiles {
+    /// Nothing is written, and the error names them.
+    #[default]
+    Keep,
+    /// They are replaced, and copies are kept.
+    Overwrite,
+}
+
+impl EditedFiles {
+    /// The meaning of a command's `--force`.
+    #[must_use]
+    pub fn with_force(force: bool) -> Self {
+        if force { Self::Overwrite } else { Self::Keep }
+    }
+}
+
 /// Comparison of the file at a path with the planned one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -136,16 +154,12 @@ pub struct Written {
 }
 
 /// Compares planned files with those below a root; `verifications` run before and after they are written.
-///
-/// # Errors
-/// A file cannot be read.
 pub fn compare<'a>(
     planned: &'a [PlannedFile],
     verifications: &'a [Verification],
     root: &'a Path,
 ) -> Result<FileChanges<'a>, WriteError> {
-    let files = planned.iter().map(|file| compare_file(file, root));
-    let files = files.collect::<Result<_, _>>()?;
+    let files = planned.iter().map(|file| compare_file(file, root)).collect::<Result<_, _>>()?;
     Ok(FileChanges { planned, verifications, root, files })
 }
 
@@ -182,11 +196,11 @@ impl FileChanges<'_> {
         self.files.iter().all(|change| change.state == FileState::Unchanged)
     }
 
-    /// Writes the files that differ; with `force` also over files that were not generated.
+    /// Writes the files that differ.
     ///
     /// # Errors
     /// See [`WriteError`]; then everything is as before.
-    pub fn apply(self, force: bool) -> Result<Written, WriteError> {
+    pub fn apply(self, edited: EditedFiles) -> Result<Written, WriteError> {
         for change in &self.files {
             change.check_current()?;
         }
@@ -197,7 +211,7 @@ impl FileChanges<'_> {
             |change: &&FileChange| matches!(change.state, FileState::Foreign | FileState::Edited);
         let in_the_way: Vec<PathBuf> =
             self.files.iter().filter(foreign).map(|change| change.path.clone()).collect();
-        if !in_the_way.is_empty() && !force {
+        if !in_the_way.is_empty() && edited == EditedFiles::Keep {
             return Err(WriteError::InTheWay(in_the_way));
         }
         let verify = || self.verifications.iter().map(|test| test.run(self.root));
@@ -245,9 +259,6 @@ pub struct ExistingFile {
 
 impl ExistingFile {
     /// Reads a file; `None` if there is none.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not a regular file of at most 1 MiB.
     pub fn read(path: &Path) -> Result<Option<Self>, WriteError> {
         let failed = |source| io_error("reading", path, source);
         let metadata = match fs::symlink_metadata(path) {

@@ -50,7 +50,8 @@ pub(super) fn parse(
     source: impl Read,
 ) -> Result<(BTreeMap<String, Vec<u8>>, Manifest), BundleError> {
     let mut archive = Archive::new(GzDecoder::new(source).take(MAX_UNPACKED));
-    let (mut contents, mut held_bytes) = (BTreeMap::new(), 0_usize);
+    let mut contents = BTreeMap::new();
+    let mut held_bytes = 0_usize;
     for (index, entry) in archive.entries()?.enumerate() {
         if index == MAX_ENTRIES {
             return Err(BundleError::TooLarge("65,536 entries"));
@@ -92,9 +93,6 @@ fn plain(path: &Path, kind: EntryType) -> Result<Option<String>, BundleError> {
 impl Recorder {
     /// Writes a bundle of all recorded reads: a gzipped tar with the manifest first. The same content gives
     /// the same bytes.
-    ///
-    /// # Errors
-    /// The error of the destination.
     pub fn write_bundle(&self, destination: impl Write) -> io::Result<()> {
         let mut archive = Builder::new(GzEncoder::new(destination, Compression::default()));
         let manifest = serde_json::to_vec_pretty(&self.manifest())?;

@@ -64,7 +64,8 @@ impl Folder {
         path: &str,
         work: impl FnOnce(&OwnedFd, &str) -> ReadResult<T> + Send + 'static,
     ) -> ReadResult<T> {
-        let (top, path) = (Arc::clone(&self.top), path.to_owned());
+        let top = Arc::clone(&self.top);
+        let path = path.to_owned();
         let result = self.worker.run(limit, move || work(&top, &path));
         result.unwrap_or_else(|| Err(Unavailable::unreadable("it did not answer in time")))
     }

@@ -37,8 +37,8 @@ use crate::kind::FileKind;
 use crate::probe::Probe;
 use crate::{ReadResult, Unavailable};
 
-/// Bound on a file that holds one value or a small table: sysfs gives at most a page (4 KiB, 64 KiB on
-/// some Arm and POWER), debugfs and configuration files a little more.
+/// Bound on a file that holds one value or a small table. sysfs gives at most a page (4 KiB, 64 KiB on some Arm and
+/// POWER); debugfs and configuration files have a little more.
 pub const ATTRIBUTE_BYTES: usize = 256 << 10;
 /// Bound on a file that grows with the machine: `/proc/cpuinfo` has about 1.6 KB per processor, so this is
 /// enough for 5,000 processors.
@@ -159,9 +159,6 @@ enum Tree {
 
 impl Root {
     /// Opens a folder or a bundle. The running machine (`/`) is *live*: it also answers [`Self::ask`].
-    ///
-    /// # Errors
-    /// The folder or bundle does not exist or cannot be used.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
@@ -193,9 +190,6 @@ impl Root {
     }
 
     /// Reads a bundle from any source of bytes.
-    ///
-    /// # Errors
-    /// The bytes are not a bundle, or are a hostile one.
     pub fn from_bundle(source: impl Read) -> Result<Self, BundleError> {
         let (contents, manifest) = bundle::parse(source)?;
         Ok(Self {
@@ -227,9 +221,6 @@ impl Root {
     }
 
     /// Reads a file of at most `limit_bytes`: see [`ATTRIBUTE_BYTES`], [`TABLE_BYTES`], [`LIBRARY_BYTES`].
-    ///
-    /// # Errors
-    /// The reason for which the file cannot be read.
     pub fn read(&self, path: &str, limit_bytes: usize) -> ReadResult<Content> {
         let path = clean(path)?;
         let content = self.content(&path, limit_bytes);
@@ -238,17 +229,11 @@ impl Root {
     }
 
     /// Reads a text file of at most `limit_bytes`.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not text.
     pub fn text(&self, path: &str, limit_bytes: usize) -> ReadResult<String> {
         self.read(path, limit_bytes)?.text()
     }
 
     /// Reads a file of at most `limit_bytes` as text; bytes that are not UTF-8 become replacement characters.
-    ///
-    /// # Errors
-    /// The reason for which the file cannot be read.
     pub fn lossy_text(&self, path: &str, limit_bytes: usize) -> ReadResult<String> {
         Ok(match self.read(path, limit_bytes)? {
             Content::Text(text) => text,
@@ -271,9 +256,6 @@ impl Root {
 
     /// Reads those lines of a file of at most `limit_bytes` that contain one of `words`. A bundle keeps only
     /// these lines: the others may be private. A file that is not text has no lines.
-    ///
-    /// # Errors
-    /// The reason for which the file cannot be read.
     pub fn lines_with(&self, path: &str, limit_bytes: usize, words: &[&str]) -> ReadResult<String> {
         let path = clean(path)?;
         let content = self.content(&path, limit_bytes).map(|content| {
@@ -286,9 +268,6 @@ impl Root {
     }
 
     /// Lists a folder.
-    ///
-    /// # Errors
-    /// The reason for which the folder cannot be listed.
     pub fn list(&self, path: &str) -> ReadResult<Names> {
         let path = clean(path)?;
         let names = self.look(|manifest| manifest.names(&path), |folder| folder.list(&path));
@@ -303,9 +282,6 @@ impl Root {
     }
 
     /// The target of a symbolic link as written, which need not exist; `None` if the path is not a link.
-    ///
-    /// # Errors
-    /// The reason for which the target cannot be read.
     pub fn link(&self, path: &str) -> ReadResult<Option<String>> {
         let path = clean(path)?;
         let link = self.look(|manifest| manifest.link(&path), |folder| folder.link(&path));

@@ -26,7 +26,8 @@ pub(super) fn open(top: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Own
     // The remaining parts, the next one last.
     let mut ahead: Vec<String> = parts(path);
     let mut behind: Vec<OwnedFd> = Vec::new();
-    let (mut links, mut walked) = (0, 0);
+    let mut links = 0;
+    let mut walked = 0;
     while let Some(part) = ahead.pop() {
         walked += 1;
         if walked > MAX_PARTS {
@@ -48,8 +49,9 @@ pub(super) fn open(top: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Own
         if links > MAX_LINKS {
             return Err(Errno::LOOP);
         }
-        let target = rustix::fs::readlinkat(&entry, "", Vec::new())?;
-        let target = target.into_string().map_err(|_| Errno::ILSEQ)?;
+        let target = rustix::fs::readlinkat(&entry, "", Vec::new())?
+            .into_string()
+            .map_err(|_| Errno::ILSEQ)?;
         if target.starts_with('/') {
             behind.clear();
         }

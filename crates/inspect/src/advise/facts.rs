@@ -102,13 +102,13 @@ impl AdviseFacts {
         let machine = report.machine.known.as_ref();
         let network = report.network.known.as_ref();
         let accelerators = report.accelerators.known.as_ref();
-        let libraries = report.libcrypto.known.as_ref();
-        let libraries = libraries.map_or(&[][..], |known| &known.libraries);
+        let libraries = report.libcrypto.known.as_ref().map_or(&[][..], |known| &known.libraries);
         let cards = network.map_or(&[][..], |known| &known.interfaces);
         let cbc = winner(report, "cbc(aes)");
         let device = |found: &AlgorithmCandidate| {
             let name = found.device.clone()?;
-            let (driver, priority) = (&found.driver, found.priority);
+            let driver = &found.driver;
+            let priority = found.priority;
             (found.site == ComputeSite::Device)
                 .then(|| format!("{name} ({driver}, priority {priority})"))
         };
@@ -167,8 +167,11 @@ fn aes(report: &Report) -> (Aes, String) {
     let Some(cpu) = &report.cpu.known else {
         return (Aes::Unknown, "the processor is unknown".to_owned());
     };
-    let design = cpu.design.clone().or_else(|| cpu.model.clone());
-    let design = design.unwrap_or_else(|| "the processor".to_owned());
+    let design = cpu
+        .design
+        .clone()
+        .or_else(|| cpu.model.clone())
+        .unwrap_or_else(|| "the processor".to_owned());
     let has = |name: &str| cpu.state(name) == State::Present;
     let (narrow, wide): (&[&str], &str) = match cpu.architecture {
         Some(Architecture::X86 | Architecture::X86_64) => (&["aes-ni"], "vaes"),
@@ -207,51 +210,66 @@ fn winner<'a>(report: &'a Report, algorithm: &str) -> Option<&'a AlgorithmCandid
 
 fn qat(report: &Report) -> QatUse {
     let devices = report.qat.known.as_ref().map_or(&[][..], |known| &known.devices);
-    let name = |device: &QatDevice| format!("QAT {} ({})", device.model, device.address);
-    let obstacle = |device: &QatDevice| {
-        if device.virtual_function {
-            Some("is a virtual function, for guests and user space")
-        } else if device.heartbeat == Some(FirmwareHeartbeat::Silent) {
-            Some("does not answer its heartbeat")
-        } else if device.up == Some(false) {
-            Some("is down")
-        } else if device.serves_the_kernel() == Some(false) {
-            Some("has no instances for the kernel")
-        } else {
-            None
-        }
-    };
     // Virtual functions matter only where the device behind them is not visible.
     let some_physical = devices.iter().any(|device| !device.virtual_function);
-    let devices = devices.iter().filter(|device| !(device.virtual_function && some_physical));
+    let devices: Vec<&QatDevice> =
+        devices.iter().filter(|device| !(device.virtual_function && some_physical)).collect();
     // The kernel spreads its requests: one silent device stalls tunnels, also beside a healthy one.
-    let silent = |device: &&QatDevice| device.heartbeat == Some(FirmwareHeartbeat::Silent);
-    let usable = devices.clone().find(|device| obstacle(device).is_none());
-    let Some(usable) = usable.filter(|_| !devices.clone().any(|device| silent(&device))) else {
-        let obstacles =
-            devices.filter_map(|device| Some(format!("{} {}", name(device), obstacle(device)?)));
-        return match obstacles.collect::<Vec<_>>()[..] {
-            [] => QatUse::None,
-            ref all => QatUse::Useless(all.join("; ")),
+    let any_silent =
+        devices.iter().any(|device| device.heartbeat == Some(FirmwareHeartbeat::Silent));
+    let usable = devices.iter().find(|device| qat_obstacle(device).is_none());
+    let Some(usable) = usable.filter(|_| !any_silent) else {
+        let mut obstacles = Vec::new();
+        for device in &devices {
+            if let Some(obstacle) = qat_obstacle(device) {
+                obstacles.push(format!("{} {obstacle}", qat_name(device)));
+            }
+        }
+        return if obstacles.is_empty() {
+            QatUse::None
+        } else {
+            QatUse::Useless(obstacles.join("; "))
         };
     };
-    let name = name(usable);
-    let useless = |why: &str| QatUse::Useless(format!("{name} {why}"));
-    let device =
-        |found: &&AlgorithmCandidate| found.device.as_deref().is_some_and(|d| d.contains("QAT"));
-    let Some(served) = winner(report, CBC_SHA256).filter(device) else {
-        return useless("serves no algorithm that IPsec uses in the kernel");
+    let name = qat_name(usable);
+    let Some(served) = winner(report, CBC_SHA256).filter(|found| is_qat(found)) else {
+        let why = format!("{name} serves no algorithm that IPsec uses in the kernel");
+        return QatUse::Useless(why);
     };
-    let (driver, priority) = (&served.driver, served.priority);
-    match winner(report, "cbc(aes)").filter(|found| !device(found)) {
+    let driver = &served.driver;
+    let priority = served.priority;
+    match winner(report, "cbc(aes)").filter(|found| !is_qat(found)) {
         // It is first for the combination only because the processor's implementation was not requested yet.
-        Some(other) if other.priority > priority => useless(&format!(
-            "has priority {priority}, below {} with {}: since August 2025 the kernel prefers the \
+        Some(other) if other.priority > priority => QatUse::Useless(format!(
+            "{name} has priority {priority}, below {} with {}: since August 2025 the kernel prefers the \
              processor",
             other.driver, other.priority
         )),
         _ => QatUse::Serves(format!("{name}: {driver} wins with priority {priority}")),
     }
+}
+
+fn qat_name(device: &QatDevice) -> String {
+    format!("QAT {} ({})", device.model, device.address)
+}
+
+/// The reason for which a device serves no IPsec of the kernel.
+fn qat_obstacle(device: &QatDevice) -> Option<&'static str> {
+    if device.virtual_function {
+        Some("is a virtual function, for guests and user space")
+    } else if device.heartbeat == Some(FirmwareHeartbeat::Silent) {
+        Some("does not answer its heartbeat")
+    } else if device.up == Some(false) {
+        Some("is down")
+    } else if device.serves_the_kernel() == Some(false) {
+        Some("has no instances for the kernel")
+    } else {
+        None
+    }
+}
+
+fn is_qat(candidate: &AlgorithmCandidate) -> bool {
+    candidate.device.as_deref().is_some_and(|device| device.contains("QAT"))
 }
 
 fn openssl(libraries: &[Library]) -> Option<String> {

@@ -74,10 +74,10 @@ impl Values {
 }
 
 fn ipsec(plan: &IpsecAdvice) -> Values {
-    let vyos_group = plan.groups.iter().find_map(|group| group.names().vyos);
-    let vyos_group = vyos_group.unwrap_or(19);
+    let vyos_group = plan.groups.iter().find_map(|group| group.names().vyos).unwrap_or(19);
     let hybrid = plan.groups.iter().any(|group| group.names().vyos.is_none());
-    let (sets, prf) = (sets(&plan.groups), plan.prf.word());
+    let sets = sets(&plan.groups);
+    let prf = plan.prf.word();
     let ike = proposals(&sets, &plan.ike, |cipher, groups| format!("{cipher}-prf{prf}-{groups}"));
     let esp = proposals(&sets, &plan.esp, |cipher, groups| format!("{cipher}-{groups}-esn-noesn"));
     let vyos_ike = numbered("set vpn ipsec ike-group MILLRACE", &plan.ike, |line, cipher| {
@@ -144,13 +144,15 @@ fn sets(groups: &[ExchangeGroup]) -> Vec<String> {
 fn openvpn(plan: &OpenvpnAdvice) -> Values {
     let aead = plan.ciphers.iter().filter(|cipher| cipher.is_aead());
     let names: Vec<String> = aead.map(|cipher| cipher.names().name.to_ascii_uppercase()).collect();
-    let vyos = plan.ciphers.iter().filter_map(|cipher| match cipher {
-        Cipher::Aes128Gcm => Some("aes128gcm"),
-        Cipher::Aes256Gcm => Some("aes256gcm"),
-        Cipher::ChaCha20Poly1305 | Cipher::Aes256CbcSha256 => None,
-    });
-    let vyos =
-        vyos.map(|name| format!("set interfaces openvpn vtun0 encryption data-ciphers {name}"));
+    let vyos = plan
+        .ciphers
+        .iter()
+        .filter_map(|cipher| match cipher {
+            Cipher::Aes128Gcm => Some("aes128gcm"),
+            Cipher::Aes256Gcm => Some("aes256gcm"),
+            Cipher::ChaCha20Poly1305 | Cipher::Aes256CbcSha256 => None,
+        })
+        .map(|name| format!("set interfaces openvpn vtun0 encryption data-ciphers {name}"));
     let mssfix = match plan.mssfix {
         0 => "0".to_owned(),
         bytes => format!("{bytes} mtu"),

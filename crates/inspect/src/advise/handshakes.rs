@@ -93,9 +93,6 @@ pub(crate) enum MeasuredGain {
 
 impl HandshakeRun {
     /// Reads a saved run.
-    ///
-    /// # Errors
-    /// See [`HandshakeRunError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, HandshakeRunError> {
         if bytes.len() > MAX_BYTES {
             return Err(HandshakeRunError::TooLarge);
@@ -133,14 +130,13 @@ impl HandshakeRun {
 
     /// The answer to a question about a server: that about P-256 and X25519, if there are several.
     pub(crate) fn gain(&self, question: &str, server: &str) -> Option<MeasuredGain> {
-        let about = |comparison: &&Comparison| {
-            comparison.question == question && comparison.ours.server == server
-        };
-        let usual = |comparison: &&Comparison| {
-            comparison.ours.key == "p-256" && comparison.ours.group == "x25519"
-        };
-        let all = || self.comparisons.iter().filter(about);
-        let found = all().find(usual).or_else(|| all().next())?;
+        let all: Vec<&Comparison> = self
+            .comparisons
+            .iter()
+            .filter(|one| one.question == question && one.ours.server == server)
+            .collect();
+        let usual = all.iter().find(|one| one.ours.key == "p-256" && one.ours.group == "x25519");
+        let found = *usual.or(all.first())?;
         let MeasuredServer { key, group, .. } = &found.ours;
         let words = format!(
             "measured here on {} with {}: {} of the CPU time per handshake ({server}, {}, {})",

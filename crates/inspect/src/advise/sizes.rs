@@ -110,9 +110,6 @@ impl fmt::Display for SizeVerdict {
 
 impl Sizes {
     /// Reads a saved run.
-    ///
-    /// # Errors
-    /// See [`SizesError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SizesError> {
         if bytes.len() > MAX_BYTES {
             return Err(SizesError::TooLarge);
@@ -132,8 +129,13 @@ impl Sizes {
             return Err(SizesError::Empty);
         }
         // The second line names versions.
-        let described = saved.described.as_str().unwrap_or("an unnamed machine");
-        let described = described.lines().next().unwrap_or_default();
+        let described = saved
+            .described
+            .as_str()
+            .unwrap_or("an unnamed machine")
+            .lines()
+            .next()
+            .unwrap_or_default();
         let processor = saved.machine.get("cpu").and_then(|cpu| cpu.as_str());
         Ok(Self {
             processor: processor.map(words),

@@ -45,7 +45,8 @@ impl CpuInfo {
             let Some((name, value)) = line.split_once(':') else {
                 continue;
             };
-            let (name, value) = (name.trim(), value.trim());
+            let name = name.trim();
+            let value = value.trim();
             // s390x has "processor 0: version = …", one line each.
             if name == "processor" || name.starts_with("processor ") {
                 blocks += 1;
@@ -163,8 +164,12 @@ fn words(name: &str, value: &str) -> BTreeSet<String> {
 fn riscv(isa: &str) -> BTreeSet<String> {
     let mut parts = isa.split('_');
     let base = parts.next().unwrap_or_default();
-    let letters = base.get(4..).unwrap_or_default();
-    let letters = letters.chars().filter(char::is_ascii_alphabetic).map(String::from);
+    let letters = base
+        .get(4..)
+        .unwrap_or_default()
+        .chars()
+        .filter(char::is_ascii_alphabetic)
+        .map(String::from);
     letters
         .chain(parts.map(|part| part.trim().to_owned()))
         .filter(|part| !part.is_empty())

@@ -127,7 +127,7 @@ const POWER: &[Row] = &[
 ];
 
 /// The extensions that matter on this architecture; none for an architecture without a table.
-pub(super) fn of(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {
+pub(super) fn features(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {
     let rows = match architecture {
         Architecture::X86_64 | Architecture::X86 => X86,
         Architecture::Arm => ARM,
@@ -237,7 +237,7 @@ mod tests {
 
     fn state_of(text: &str, name: &str) -> Option<State> {
         let info = CpuInfo::parse(text);
-        let features = of(info.architecture?, &info);
+        let features = features(info.architecture?, &info);
         features.iter().find(|feature| feature.name == name).map(|feature| feature.state)
     }
 
@@ -270,12 +270,12 @@ mod tests {
     #[test]
     fn cpuid_completes_the_kernels_list() {
         let info = CpuInfo::parse("processor: 0\nvendor_id: x\nflags: lm avx2\n");
-        let mut features = of(Architecture::X86_64, &info);
-        let hidden = settle(&mut features, "aes avx2 sha512");
+        let mut found = features(Architecture::X86_64, &info);
+        let hidden = settle(&mut found, "aes avx2 sha512");
         assert_eq!(hidden, ["aes-ni"]);
-        let state = |name| features.iter().find(|feature| feature.name == name).unwrap().state;
+        let state = |name| found.iter().find(|feature| feature.name == name).unwrap().state;
         assert_eq!(state("sha512"), State::Present);
         assert_eq!(state("avx-ifma"), State::Absent);
-        assert!(settle(&mut features, "").is_empty());
+        assert!(settle(&mut found, "").is_empty());
     }
 }

@@ -175,7 +175,8 @@ fn describe(cpu: &mut Cpu, info: &CpuInfo, reader: &mut SectionReader<'_>) {
     let design = models::known(info).map(|(name, _)| name);
     cpu.design = design.or_else(|| models::arm_core(info)).map(str::to_owned);
     cpu.microcode = info.field("microcode").map(str::to_owned);
-    cpu.features = info.architecture.map(|known| features::of(known, info)).unwrap_or_default();
+    cpu.features =
+        info.architecture.map(|known| features::features(known, info)).unwrap_or_default();
     cpu.hypervisor = hypervisor(info, reader);
     cpu.hidden = hidden(cpu, info, reader);
 }
@@ -183,7 +184,8 @@ fn describe(cpu: &mut Cpu, info: &CpuInfo, reader: &mut SectionReader<'_>) {
 /// Cores and sockets, for a `/proc/cpuinfo` that does not number them.
 fn topology(reader: &mut SectionReader<'_>) -> (Option<usize>, Option<usize>) {
     let folder = "sys/devices/system/cpu";
-    let (mut cores, mut packages) = (Vec::new(), Vec::new());
+    let mut cores = Vec::new();
+    let mut packages = Vec::new();
     let processors =
         reader.names(folder).into_iter().filter(|name| numbered(name, "cpu").is_some());
     for name in processors.take(MAX_FOLDERS) {
@@ -298,8 +300,8 @@ fn hypervisor(info: &CpuInfo, reader: &mut SectionReader<'_>) -> Option<Hypervis
     }
     let dmi = ["sys_vendor", "product_name", "board_vendor"]
         .map(|field| format!("sys/class/dmi/id/{field}"));
-    let named = dmi.into_iter().map(|path| (path, DMI));
-    let mut named = named.chain([(CLOCK_SOURCES.to_owned(), CLOCKS)]);
+    let mut named =
+        dmi.into_iter().map(|path| (path, DMI)).chain([(CLOCK_SOURCES.to_owned(), CLOCKS)]);
     let found = named.find_map(|(evidence, words)| {
         let text = reader.text_if_there(&evidence)?;
         let (_, name) = words.iter().find(|(word, _)| text.contains(word))?;

@@ -103,7 +103,8 @@ const ARM_PARTS: &[(u32, u32, &str)] = &[
 /// Name and required features of a model; none if it is not in the table.
 pub(super) fn known(info: &CpuInfo) -> Option<(&'static str, impl Iterator<Item = &'static str>)> {
     let vendor = info.field("vendor_id")?;
-    let (family, model) = (info.number("cpu family")?, info.number("model")?);
+    let family = info.number("cpu family")?;
+    let model = info.number("model")?;
     let row = MODELS.iter().find(|(v, f, from, to, ..)| {
         *v == vendor && *f == family && (*from..=*to).contains(&model)
     })?;
@@ -118,7 +119,8 @@ pub(super) fn generic(info: &CpuInfo) -> bool {
 
 /// The name of an Arm core.
 pub(super) fn arm_core(info: &CpuInfo) -> Option<&'static str> {
-    let (implementer, part) = (info.number("CPU implementer")?, info.number("CPU part")?);
+    let implementer = info.number("CPU implementer")?;
+    let part = info.number("CPU part")?;
     let row = ARM_PARTS.iter().find(|(i, p, _)| (*i, *p) == (implementer, part))?;
     Some(row.2)
 }

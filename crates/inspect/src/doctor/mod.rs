@@ -4,20 +4,23 @@
 //! Problems with this machine's cryptography: the evidence, the impact, the remedy.
 //!
 //! ```text
-//! Root ── Report::of ────┐
-//!    └─── system.rs ─────┴─► Observation ─► Facts ─► checks/ ─► Finding ─► Diagnosis
-//!                               └─► watch.rs: rates, and alerts when findings come and go
+//! Root ── Report::of ─┐
+//!    └─── system.rs ──┴─► observation.rs ─► Facts ─► checks/ ─► Finding ─► Diagnosis
+//!                           └─► watch.rs: rates, and alerts when findings come and go
 //! ```
 //!
 //! A check is a pure function from facts to a finding, and a row of [`CHECKS`]. Monitoring may rely on its
 //! ID; `docs/guide/doctor.md` lists all of them. A check whose facts could not be read reports nothing,
 //! unless its title says otherwise: an unreadable file proves neither health nor a problem.
 //!
+//! `places` says where programs have their settings, and `settings` reads those that checks judge; `system` calls it.
+//!
 //! This module changes nothing on the machine. A [`Remedy`] is text for a person.
 
 mod checks;
 mod finding;
 mod observation;
+mod places;
 mod settings;
 pub mod system;
 pub mod watch;
@@ -28,7 +31,8 @@ use serde::Serialize;
 pub use self::checks::CHECKS;
 pub use self::finding::{Finding, Remedy, Severity};
 pub use self::observation::{Observation, diagnose};
-pub use self::settings::{ConfiguredProgram, FileSettings, MAX_SETTINGS, Setting};
+pub use self::places::ConfiguredProgram;
+pub use self::settings::{FileSettings, MAX_SETTINGS, Setting};
 pub use self::system::System;
 use crate::accelerators::Accelerators;
 use crate::cpu::Cpu;
@@ -99,9 +103,6 @@ pub struct Check {
 pub struct UnknownCheck(String);
 
 /// A predicate that selects the checks with these IDs, or all checks if there are none.
-///
-/// # Errors
-/// [`UnknownCheck`] for an ID that no check has.
 pub fn select(ids: &[String]) -> Result<impl Fn(&Check) -> bool + use<>, UnknownCheck> {
     let exists = |id: &&String| CHECKS.iter().any(|check| check.id == **id);
     if let Some(unknown) = ids.iter().find(|id| !exists(id)) {
@@ -181,7 +182,8 @@ impl<'a> Facts<'a> {
         &self,
         names: &[(ConfiguredProgram, &'static str)],
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
-        let (facts, names) = (*self, names.to_vec());
+        let facts = *self;
+        let names = names.to_vec();
         names.into_iter().flat_map(move |(program, name)| facts.settings(program, name))
     }
 

@@ -73,8 +73,7 @@ impl<'a> Observation<'a> {
     pub fn diagnosis(&self, wanted: impl Fn(&Check) -> bool) -> Diagnosis {
         let nothing = System::default();
         let system = self.system.known.as_ref().unwrap_or(&nothing);
-        let earlier = self.earlier.as_ref();
-        let earlier = earlier.and_then(|(qat, _)| qat.known.as_ref());
+        let earlier = self.earlier.as_ref().and_then(|(qat, _)| qat.known.as_ref());
         let facts = Facts::new(&self.report, system).after(earlier);
         let sections = [
             &self.system.unread,

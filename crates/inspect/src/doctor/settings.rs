@@ -8,30 +8,15 @@ use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::kernel::programs::PROVIDER_SETTINGS;
+use super::places::{ConfiguredProgram, PLACES, Place};
 use crate::section::SectionReader;
 
-/// The program that reads the settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ConfiguredProgram {
-    /// strongSwan, swanctl.conf or ipsec.conf
-    Strongswan,
-    /// OpenVPN
-    Openvpn,
-    /// nginx
-    Nginx,
-    /// HAProxy
-    Haproxy,
-    /// The OpenSSL library, and the provider
-    Openssl,
-    /// systemd's services
-    Systemd,
-    /// Limits of users
-    Limits,
-    /// Kernel modules
-    Modprobe,
-}
+/// Bound on the files of one program: a gateway with more tunnels repeats the same settings.
+const MAX_FILES: usize = 512;
+/// Bound on the settings of one file: a file with 100 tunnels has five each that checks judge.
+pub const MAX_SETTINGS: usize = 512;
+/// Longest value, in characters; the rest is cut. The longest that a check judges is a list of TLS ciphers.
+const MAX_VALUE: usize = 1_024;
 
 /// The settings of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -96,69 +81,6 @@ impl Setting {
         self.value.split_whitespace().next()?.parse().ok()
     }
 }
-
-/// The files of a program, and the names that matter.
-struct Place {
-    program: ConfiguredProgram,
-    /// Files, or folders that end in `/`, separated by blanks.
-    paths: &'static str,
-    /// Suffix of the files in such a folder.
-    suffix: &'static str,
-    /// Names of settings, separated by blanks.
-    names: &'static str,
-}
-
-const fn place(
-    program: ConfiguredProgram,
-    suffix: &'static str,
-    paths: &'static str,
-    names: &'static str,
-) -> Place {
-    Place { program, paths, suffix, names }
-}
-
-#[rustfmt::skip]
-const PLACES: [Place; 9] = [
-    place(ConfiguredProgram::Strongswan, ".conf",
-        "etc/swanctl/swanctl.conf etc/swanctl/conf.d/",
-        "proposals esp_proposals ah_proposals replay_window dpd_delay dpd_timeout version per_cpu_sas"),
-    place(ConfiguredProgram::Strongswan, ".conf",
-        "etc/ipsec.conf etc/ipsec.d/",
-        "ike esp ah keyexchange dpddelay replay_window"),
-    place(ConfiguredProgram::Openvpn, ".conf",
-        "etc/openvpn/ etc/openvpn/server/ etc/openvpn/client/ run/openvpn/ var/etc/",
-        "cipher data-ciphers data-ciphers-fallback ncp-disable auth comp-lzo compress \
-         allow-compression secret <secret> dev dev-type disable-dco tls-version-min tun-mtu mssfix \
-         fragment keepalive ping ping-restart engine"),
-    place(ConfiguredProgram::Nginx, "",
-        "etc/nginx/nginx.conf etc/nginx/conf.d/ etc/nginx/sites-enabled/ \
-         usr/local/nginx/conf/nginx.conf",
-        "listen ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_engine use_engine ssl_conf_command sendfile \
-         gzip gzip_comp_level gzip_types gzip_vary worker_connections worker_rlimit_nofile worker_rlimit_core"),
-    place(ConfiguredProgram::Haproxy, ".cfg",
-        "etc/haproxy/haproxy.cfg etc/haproxy/conf.d/",
-        "maxconn ssl-default-bind-options ssl-default-bind-ciphers ssl-default-bind-curves ssl-engine ulimit-n bind"),
-    place(ConfiguredProgram::Openssl, ".cnf",
-        PROVIDER_SETTINGS,
-        "engines engine_id dynamic_path MinProtocol CipherString Groups Curves local kernel_bulk \
-         SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD"),
-    place(ConfiguredProgram::Systemd, "",
-        "etc/systemd/system/ etc/systemd/system.conf",
-        "LimitCORE DefaultLimitCORE LimitNOFILE RestrictAddressFamilies"),
-    place(ConfiguredProgram::Limits, ".conf",
-        "etc/security/limits.conf etc/security/limits.d/",
-        "core"),
-    place(ConfiguredProgram::Modprobe, ".conf",
-        "etc/modprobe.d/ usr/lib/modprobe.d/ lib/modprobe.d/",
-        "blacklist install"),
-];
-
-/// Bound on the files of one program: a gateway with more tunnels repeats the same settings.
-const MAX_FILES: usize = 512;
-/// Bound on the settings of one file: a file with 100 tunnels has five each that checks judge.
-pub const MAX_SETTINGS: usize = 512;
-/// Longest value, in characters; the rest is cut. The longest that a check judges is a list of TLS ciphers.
-const MAX_VALUE: usize = 1_024;
 
 /// Finds the settings of all programs.
 pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<FileSettings> {
@@ -240,7 +162,9 @@ fn setting_of(words: &[String]) -> Option<Setting> {
 fn limit(line: &str) -> Option<Setting> {
     let line = line.trim();
     let mut words = line.split_ascii_whitespace().take_while(|word| !word.starts_with('#')).skip(1);
-    let (kind, item, value) = (words.next()?, words.next()?, words.next()?);
+    let kind = words.next()?;
+    let item = words.next()?;
+    let value = words.next()?;
     Some(setting(item, &format!("{value} ({kind})")))
 }
 

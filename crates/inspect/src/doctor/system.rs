@@ -234,12 +234,12 @@ fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
 fn qat_manager(root: &Root) -> Option<QatManager> {
     const FILES: [&str; 2] = ["usr/sbin/qatmgr", "usr/local/sbin/qatmgr"];
     // Those of qatlib 24.02 and 26.08 have 51 and 60 KB.
-    const MOST_BYTES: usize = 1 << 20;
+    const MAX_CONFIG_BYTES: usize = 1 << 20;
     let file = FILES.into_iter().find(|file| root.exists(file))?;
     let running = process::named(root, |name| name == "qatmgr");
     let pid = running.first().map(|process| process.pid);
     let program = pid.and_then(|pid| root.link(&format!("proc/{pid}/exe")).ok().flatten());
-    let text = root.lossy_text(file, MOST_BYTES).ok();
+    let text = root.lossy_text(file, MAX_CONFIG_BYTES).ok();
     Some(QatManager {
         file: file.to_owned(),
         release: text.and_then(|text| library::software_version(&text)),

@@ -245,13 +245,9 @@ pub fn rates(before: WatchReading<'_>, after: WatchReading<'_>, elapsed: Duratio
         let moved = after.checked_sub(before)?;
         (seconds > 0.0).then(|| moved as f64 / seconds)
     };
-    let sum = |counters: &BTreeMap<String, u64>, names: &[&str]| {
-        let wanted =
-            counters.iter().filter(|(name, _)| names.is_empty() || names.contains(&name.as_str()));
-        wanted.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count))
-    };
     let of_network = |pick: fn(&Network) -> Option<&BTreeMap<String, u64>>, names: &[&str]| {
-        let (before, after) = (before.network.and_then(pick)?, after.network.and_then(pick)?);
+        let before = before.network.and_then(pick)?;
+        let after = after.network.and_then(pick)?;
         rate(sum(before, names), sum(after, names))
     };
     CounterRates {
@@ -264,6 +260,13 @@ pub fn rates(before: WatchReading<'_>, after: WatchReading<'_>, elapsed: Duratio
         ),
         ipsec_errors_per_second: of_network(|network| network.ipsec_errors.as_ref(), &[]),
     }
+}
+
+/// The sum of the named counters; of all without names.
+fn sum(counters: &BTreeMap<String, u64>, names: &[&str]) -> u64 {
+    let wanted =
+        counters.iter().filter(|(name, _)| names.is_empty() || names.contains(&name.as_str()));
+    wanted.fold(0, |sum, (_, count)| sum.saturating_add(*count))
 }
 
 fn devices(

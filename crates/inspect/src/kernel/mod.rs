@@ -127,9 +127,6 @@ pub struct PassedOver {
 }
 
 /// The implementation that the kernel prefers for an algorithm; none if none is registered.
-///
-/// # Errors
-/// `/proc/crypto` cannot be read.
 pub fn preferred(root: &Root, algorithm: &str) -> ReadResult<Option<Algorithm>> {
     let all = algorithms(&root.text("proc/crypto", TABLE_BYTES)?);
     Ok(crypto::winner(&all, algorithm).cloned())
@@ -143,12 +140,12 @@ pub fn section(root: &Root) -> Section<Kernel> {
     let fips = reader.number_if_there::<u8>("proc/sys/crypto/fips_enabled");
     let kernel = text.map(|text| Kernel {
         programs: programs::read(&mut reader),
-        ..of(&algorithms(&text), fips.map(|fips| fips != 0))
+        ..kernel(&algorithms(&text), fips.map(|fips| fips != 0))
     });
     reader.section(kernel)
 }
 
-fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
+fn kernel(all: &[Algorithm], fips: Option<bool>) -> Kernel {
     let choice = |(algorithm, for_what): &(&str, &str)| AlgorithmChoice {
         algorithm: (*algorithm).to_owned(),
         for_what: (*for_what).to_owned(),
@@ -231,7 +228,7 @@ internal : no
 
     #[test]
     fn device_with_a_low_priority_is_passed_over() {
-        let kernel = of(&algorithms(TEXT), None);
+        let kernel = kernel(&algorithms(TEXT), None);
         assert_eq!(kernel.devices.len(), 1);
         let qat = &kernel.devices[0];
         assert_eq!(qat.device, "Intel QAT");

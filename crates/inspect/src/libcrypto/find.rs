@@ -120,8 +120,10 @@ fn configured(reader: &mut SectionReader<'_>) -> Vec<String> {
     let mut files = vec!["etc/ld.so.conf".to_owned()];
     // musl has a file per architecture.
     for (folder, start, end) in [("etc/ld.so.conf.d", "", ".conf"), ("etc", "ld-musl-", "")] {
-        let names = reader.names(folder).into_iter();
-        let names = names.filter(|name| name.starts_with(start) && name.ends_with(end));
+        let names = reader
+            .names(folder)
+            .into_iter()
+            .filter(|name| name.starts_with(start) && name.ends_with(end));
         files.extend(names.map(|name| format!("{folder}/{name}")));
     }
     let mut folders = Vec::new();

@@ -7,8 +7,8 @@ use memchr::memmem;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Slow;
 use super::masks::VARIABLES;
+use super::{Container, Slow};
 use crate::elf::Elf;
 
 /// Project or company that develops a library.
@@ -106,11 +106,11 @@ pub(super) fn identify(
     bytes: &[u8],
     path: &str,
     elf: &Elf,
-    program: bool,
+    container: Container,
 ) -> Option<(LibraryIdentity, Build)> {
     let identity = maker(bytes, path)?;
     let build = build(bytes);
-    if program {
+    if container == Container::Program {
         // A program that uses OpenSSL names the version that it was compiled with; only the library itself
         // has the compiler's command line.
         let needs = elf.needed.iter().any(|name| name.starts_with("libcrypto"));
@@ -150,8 +150,9 @@ fn maker(bytes: &[u8], path: &str) -> Option<LibraryIdentity> {
     let name = path.rsplit('/').next().unwrap_or_default();
     if let Some((maker, _)) = FILES.iter().find(|(_, start)| name.starts_with(start)) {
         let mut marks = MARKS.iter().filter(|(of, _)| of == maker);
-        let version = marks.find_map(|(_, mark)| version_after(bytes, mark));
-        let version = version.or_else(|| version_of_file(name));
+        let version = marks
+            .find_map(|(_, mark)| version_after(bytes, mark))
+            .or_else(|| version_of_file(name));
         return Some(LibraryIdentity { maker: *maker, version });
     }
     if memmem::find(bytes, b"(compatible; BoringSSL)").is_some() {

@@ -80,8 +80,13 @@ fn parse(line: &str) -> Option<(String, String)> {
         let (_, rest) = line.split_once(variable)?;
         let value = rest.strip_prefix('=')?;
         let end = |c: char| c.is_whitespace() || c == '"' || c == '\'' || c == ';';
-        let value = value.trim_start_matches(['"', '\'']).split(end).next()?;
-        let value: String = value.chars().take(MAX_VALUE).collect();
+        let value: String = value
+            .trim_start_matches(['"', '\''])
+            .split(end)
+            .next()?
+            .chars()
+            .take(MAX_VALUE)
+            .collect();
         Some(((*variable).to_owned(), value))
     })
 }

@@ -81,6 +81,15 @@ pub struct Library {
     pub used_by: Option<Vec<LibraryUser>>,
 }
 
+/// The kind of file that a crypto library is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// A file of its own, which programs load
+    SharedLibrary,
+    /// A program that has it linked in
+    Program,
+}
+
 /// A reason why a library is slower than necessary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Slow {
@@ -111,11 +120,11 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
             reader.note(&path, Unavailable::unreadable("too many libraries: the rest is omitted"));
             break;
         }
-        libraries.extend(describe(&mut reader, &path, cpu, false));
+        libraries.extend(describe(&mut reader, &path, cpu, Container::SharedLibrary));
     }
     for path in candidates.programs {
         if libraries.len() < MAX_LIBRARIES {
-            libraries.extend(describe(&mut reader, &path, cpu, true));
+            libraries.extend(describe(&mut reader, &path, cpu, Container::Program));
         }
     }
     if let Some(loaded) = &loaded {
@@ -136,21 +145,22 @@ fn describe(
     reader: &mut SectionReader<'_>,
     path: &str,
     cpu: Option<&Cpu>,
-    program: bool,
+    container: Container,
 ) -> Option<Library> {
+    let is_program = container == Container::Program;
     // None of these programs has to exist.
-    let bytes = reader.library(path, program)?;
-    let mut library = match examine(&bytes, path, program, cpu) {
+    let bytes = reader.library(path, is_program)?;
+    let mut library = match examine(&bytes, path, container, cpu) {
         Ok(library) => library?,
         // A linker script, or another file with a library's name.
         Err(reason) => {
-            if !program {
+            if !is_program {
                 reader.note(path, Unavailable::malformed(reason.to_string()));
             }
             return None;
         }
     };
-    if !program {
+    if !is_program {
         library.own_report = report::ask(reader, &library);
     }
     if let (Some(report), Some(cpu)) = (library.own_report.clone(), runs(&library, cpu)) {
@@ -161,24 +171,21 @@ fn describe(
     Some(library)
 }
 
-/// Describes a crypto library, or the one linked into a `program`, from the bytes of its file; none if there is
-/// no crypto library in it. `path` matters because some libraries are recognised by their file name.
-///
-/// # Errors
-/// [`ElfError`] if it is not a readable ELF file.
+/// Describes a crypto library from the bytes of its file; `None` if there is none in it. Some libraries are recognised
+/// by the file name in `path`.
 pub fn examine(
     bytes: &[u8],
     path: &str,
-    program: bool,
+    container: Container,
     cpu: Option<&Cpu>,
 ) -> Result<Option<Library>, ElfError> {
     let elf = Elf::parse(bytes)?;
-    let Some((identity, build)) = identify::identify(bytes, path, &elf, program) else {
+    let Some((identity, build)) = identify::identify(bytes, path, &elf, container) else {
         return Ok(None);
     };
     let mut library = Library {
         path: path.to_owned(),
-        inside_program: program,
+        inside_program: container == Container::Program,
         assembly: Assembly::Unknown,
         modules: modules::named(bytes),
         algorithms: Vec::new(),

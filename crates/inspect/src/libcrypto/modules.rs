@@ -264,10 +264,12 @@ pub(super) fn slow(library: &Library) -> Vec<Slow> {
     }
     let slower = algorithms.filter(|used| used.level < used.possible);
     let slow = slower.map(|used| {
-        let missing = rows(library).filter(|(_, algorithm, title, level, ..)| {
-            *algorithm == used.algorithm && *level > used.level && !has(library, title)
-        });
-        let missing: Vec<&str> = missing.map(|row| row.2).collect();
+        let missing: Vec<&str> = rows(library)
+            .filter(|(_, algorithm, title, level, ..)| {
+                *algorithm == used.algorithm && *level > used.level && !has(library, title)
+            })
+            .map(|row| row.2)
+            .collect();
         Slow {
             what: used.algorithm.to_owned(),
             evidence: format!(

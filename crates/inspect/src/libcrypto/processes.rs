@@ -78,8 +78,9 @@ pub(super) fn loaded(reader: &mut SectionReader<'_>) -> Option<Loaded> {
             loaded.in_containers += 1;
             continue;
         }
-        let name = reader.text_if_there(&format!("proc/{pid}/comm"));
-        let name = name.map_or_else(|| "?".to_owned(), |name| name.trim().to_owned());
+        let name = reader
+            .text_if_there(&format!("proc/{pid}/comm"))
+            .map_or_else(|| "?".to_owned(), |name| name.trim().to_owned());
         for path in paths {
             *loaded.files.entry(path).or_default().entry(name.clone()).or_default() += 1;
         }

@@ -186,7 +186,8 @@ fn titles_of_an_unknown_architecture_are_assembly_nevertheless() {
     let report = b"CPUINFO: OPENSSL_armcap=";
     let at = memchr::memmem::find(&bytes, report).unwrap();
     bytes[at..at + report.len()].fill(b'x');
-    let library = examine(&bytes, "libcrypto.so.3", false, None).unwrap().unwrap();
+    let library =
+        examine(&bytes, "libcrypto.so.3", Container::SharedLibrary, None).unwrap().unwrap();
     assert_eq!(library.elf.architecture, Architecture::Other);
     assert_eq!(library.assembly, Assembly::Unknown);
 }

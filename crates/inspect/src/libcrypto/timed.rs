@@ -60,7 +60,8 @@ pub fn timed(root: &Root, architecture: Architecture) -> Section<Vec<Timed>> {
                     environment,
                 )
             };
-            let (with, without) = (run("with", &[]), run("without", &[(variable, mask)]));
+            let with = run("with", &[]);
+            let without = run("without", &[(variable, mask)]);
             if let (Some(with), Some(without)) = (with, without) {
                 turns.push((with / without, with, without));
             }

@@ -123,12 +123,14 @@ impl Judge<'_> {
         let Some(taken) = taken else {
             return subject.with(format!("/proc/crypto has no {algorithm}"));
         };
-        let (driver, priority) = (&taken.driver, taken.priority);
+        let driver = &taken.driver;
+        let priority = taken.priority;
         subject = subject.with(format!("the kernel uses {driver} (priority {priority}) for it"));
-        let others = self.kernel.iter();
-        let others = others.filter(|other| other.name == algorithm && other.driver != *driver);
+        let others =
+            self.kernel.iter().filter(|other| other.name == algorithm && other.driver != *driver);
         for (other, device) in others.filter_map(|other| Some((other, other.device()?))) {
-            let (driver, priority) = (&other.driver, other.priority);
+            let driver = &other.driver;
+            let priority = other.priority;
             subject = subject.with(format!(
                 "{device} has {driver} for it with priority {priority}, which is lower"
             ));
@@ -263,7 +265,8 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<C
     let running = process::named(root, |name| program_of(name).is_some());
     let mut subjects: Vec<CryptoUser> = Vec::new();
     for process in &running {
-        let (name, pid) = (process.name.as_str(), process.pid);
+        let name = process.name.as_str();
+        let pid = process.pid;
         let program = program_of(name).unwrap_or(name);
         // The master of a server runs as another user than its workers.
         let family = running.iter().filter(|other| other.name == name);

@@ -29,7 +29,9 @@ pub fn security_associations(text: &str) -> Vec<SecurityAssociation> {
         let first = words.next().unwrap_or_default();
         let mut word = || words.next().unwrap_or_default().to_owned();
         if line.starts_with("src ") {
-            let (source, _, destination) = (word(), word(), word());
+            let source = word();
+            let _ = word();
+            let destination = word();
             found.push(SecurityAssociation {
                 source,
                 destination,

@@ -40,7 +40,9 @@ pub fn is_bus_address(text: &str) -> bool {
         digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
     let mut parts = text.splitn(3, ':');
-    let (domain, bus, rest) = (parts.next(), parts.next(), parts.next());
+    let domain = parts.next();
+    let bus = parts.next();
+    let rest = parts.next();
     let device = rest.and_then(|rest| rest.split_once('.'));
     let is_device = |(device, function): (&str, &str)| {
         hex(device, 2..=2) && device < "20" && matches!(function.as_bytes(), [b'0'..=b'7'])
@@ -196,7 +198,8 @@ pub fn ring(name: &str, text: &str) -> Option<Ring> {
         Some(&rest[..end.unwrap_or(rest.len())])
     };
     let offset = |key| u64::from_str_radix(after(key)?, 16).ok();
-    let (head, tail) = (offset("head ")?, offset("tail ")?);
+    let head = offset("head ")?;
+    let tail = offset("tail ")?;
     let size: u64 = after("ring size ")?.parse().ok().filter(|size| *size > 0)?;
     let used =
         if tail >= head { tail - head } else { size.checked_sub(head)?.checked_add(tail)? };
@@ -219,8 +222,7 @@ pub fn services(text: &str) -> Vec<String> {
 pub fn interrupts(text: &str, is_one: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, u64)> {
     let lines = text.lines().filter(move |line| is_one(line));
     lines.map(|line| {
-        let counts = line.split_whitespace().skip(1);
-        let counts = counts.map_while(|word| word.parse::<u64>().ok());
+        let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         (line, counts.fold(0, u64::saturating_add))
     })
 }

@@ -48,45 +48,61 @@ pub struct QatModel {
     pub firmware: &'static str,
 }
 
-const fn row(
-    device: u16,
-    virtual_function: bool,
-    model: &'static str,
-    class: &'static str,
-    generation: Generation,
-    in_tree: bool,
-    firmware: &'static str,
-) -> QatModel {
-    QatModel { device, virtual_function, model, class, generation, in_tree, firmware }
-}
-
 use Generation::{Gen1, Gen2, Gen4, Gen6};
 
 /// All known devices. Device numbers are unique.
 pub const IDENTITIES: [QatModel; 21] = [
-    row(0x0435, false, "DH895xCC", "dh895xcc", Gen1, true, "qat_895xcc.bin"),
-    row(0x37c8, false, "C62x", "c6xx", Gen2, true, "qat_c62x.bin"),
-    row(0x19e2, false, "C3xxx", "c3xxx", Gen2, true, "qat_c3xxx.bin"),
-    row(0x6f54, false, "D15xx", "d15xx", Gen2, false, ""),
-    row(0x18ee, false, "200xx", "200xx", Gen2, false, ""),
-    row(0x18a0, false, "C4xxx", "c4xxx", Gen2, false, ""),
-    row(0x4940, false, "4xxx", "4xxx", Gen4, true, "qat_4xxx.bin"),
-    row(0x4942, false, "401xx", "4xxx", Gen4, true, "qat_4xxx.bin"),
-    row(0x4944, false, "402xx", "4xxx", Gen4, true, "qat_402xx.bin"),
-    row(0x4946, false, "420xx", "420xx", Gen4, true, "qat_420xx.bin"),
-    row(0x4948, false, "6xxx", "6xxx", Gen6, true, "qat_6xxx.bin"),
-    row(0x0443, true, "DH895xCC", "dh895xccvf", Gen1, true, ""),
-    row(0x37c9, true, "C62x", "c6xxvf", Gen2, true, ""),
-    row(0x19e3, true, "C3xxx", "c3xxxvf", Gen2, true, ""),
-    row(0x6f55, true, "D15xx", "d15xxvf", Gen2, false, ""),
-    row(0x18a1, true, "C4xxx", "c4xxxvf", Gen2, false, ""),
+    physical(0x0435, "DH895xCC", "dh895xcc", Gen1, "qat_895xcc.bin"),
+    physical(0x37c8, "C62x", "c6xx", Gen2, "qat_c62x.bin"),
+    physical(0x19e2, "C3xxx", "c3xxx", Gen2, "qat_c3xxx.bin"),
+    physical(0x6f54, "D15xx", "d15xx", Gen2, ""),
+    physical(0x18ee, "200xx", "200xx", Gen2, ""),
+    physical(0x18a0, "C4xxx", "c4xxx", Gen2, ""),
+    physical(0x4940, "4xxx", "4xxx", Gen4, "qat_4xxx.bin"),
+    physical(0x4942, "401xx", "4xxx", Gen4, "qat_4xxx.bin"),
+    physical(0x4944, "402xx", "4xxx", Gen4, "qat_402xx.bin"),
+    physical(0x4946, "420xx", "420xx", Gen4, "qat_420xx.bin"),
+    physical(0x4948, "6xxx", "6xxx", Gen6, "qat_6xxx.bin"),
+    function(0x0443, "DH895xCC", "dh895xccvf", Gen1).in_tree(),
+    function(0x37c9, "C62x", "c6xxvf", Gen2).in_tree(),
+    function(0x19e3, "C3xxx", "c3xxxvf", Gen2).in_tree(),
+    function(0x6f55, "D15xx", "d15xxvf", Gen2),
+    function(0x18a1, "C4xxx", "c4xxxvf", Gen2),
     // The kernel has no driver for these virtual functions; user space drives them (vfio-pci).
-    row(0x4941, true, "4xxx", "4xxxvf", Gen4, false, ""),
-    row(0x4943, true, "401xx", "4xxxvf", Gen4, false, ""),
-    row(0x4945, true, "402xx", "4xxxvf", Gen4, false, ""),
-    row(0x4947, true, "420xx", "420xxvf", Gen4, false, ""),
-    row(0x4949, true, "6xxx", "6xxxvf", Gen6, false, ""),
+    function(0x4941, "4xxx", "4xxxvf", Gen4),
+    function(0x4943, "401xx", "4xxxvf", Gen4),
+    function(0x4945, "402xx", "4xxxvf", Gen4),
+    function(0x4947, "420xx", "420xxvf", Gen4),
+    function(0x4949, "6xxx", "6xxxvf", Gen6),
 ];
+
+/// A physical function; its driver is in the kernel's tree if it has a `firmware` file.
+const fn physical(
+    device: u16,
+    model: &'static str,
+    class: &'static str,
+    generation: Generation,
+    firmware: &'static str,
+) -> QatModel {
+    let in_tree = !firmware.is_empty();
+    QatModel { device, virtual_function: false, model, class, generation, in_tree, firmware }
+}
+
+/// A virtual function without a driver in the kernel's tree.
+const fn function(
+    device: u16,
+    model: &'static str,
+    class: &'static str,
+    generation: Generation,
+) -> QatModel {
+    QatModel { virtual_function: true, ..physical(device, model, class, generation, "") }
+}
+
+impl QatModel {
+    const fn in_tree(self) -> Self {
+        Self { in_tree: true, ..self }
+    }
+}
 
 /// The row of a PCI device.
 #[must_use]

@@ -10,9 +10,12 @@
 //!  etc/<class>_dev<n>.conf           configuration by Intel's service
 //! ```
 //!
-//! Three facts that the files do not show and most reports get wrong: a device that is *up* may have no kernel
-//! instances (`sym` alone, or `dc`); counters count requests, not bytes; an algorithm without a registration in
-//! `/proc/crypto` (AES-GCM, with the kernel's own driver) never reaches the device.
+//! The files do not show three facts:
+//!
+//! - A device that is *up* may have no instances for the kernel (`sym` alone, or `dc`).
+//! - Counters count requests, not bytes.
+//! - An algorithm without a registration in `/proc/crypto` (AES-GCM, with the kernel's own driver) never reaches the
+//!   device.
 
 pub mod formats;
 mod holders;
@@ -189,8 +192,8 @@ impl QatDevice {
     /// Unanswered requests: in flight, or lost in an engine that hangs.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
-        let gaps = self.engines.iter();
-        let gaps = gaps.map(|engine| engine.requests.saturating_sub(engine.responses));
+        let gaps =
+            self.engines.iter().map(|engine| engine.requests.saturating_sub(engine.responses));
         gaps.fold(0, u64::saturating_add)
     }
 

@@ -137,8 +137,7 @@ fn left_padded(source: &[u8], len: usize) -> Result<Vec<u8>, Status> {
 /// The block of a PKCS#1 v1.5 signature over bytes that are not a digest (RFC 8017 section 9.2, without the
 /// `DigestInfo`).
 fn signature_block(source: &[u8], len: usize) -> Result<Vec<u8>, Status> {
-    let fill = len.checked_sub(source.len() + 3).filter(|fill| *fill >= 8);
-    let fill = fill.ok_or(Status::Err)?;
+    let fill = len.checked_sub(source.len() + 3).filter(|fill| *fill >= 8).ok_or(Status::Err)?;
     let mut block = vec![0, 1];
     block.resize(2 + fill, 0xff);
     block.push(0);

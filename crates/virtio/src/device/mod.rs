@@ -329,7 +329,8 @@ impl Device {
         {
             // The IV is in front of the source.
             let start = source.as_ptr().addr() - request.as_ptr().addr();
-            let (place, iv_len) = (start..start + source.len(), iv.len());
+            let place = start..start + source.len();
+            let iv_len = iv.len();
             let fits = *direction == cipher.direction() && *room == source.len();
             let (head, rest) = request.split_at_mut(start);
             let done = fits && cipher.run(&head[start - iv_len..], &mut rest[..place.len()]);
@@ -359,8 +360,8 @@ impl Device {
 
     /// Handles a request of a data queue whose last part, of `len` bytes, stays where it is; `head` is the rest. `run`
     /// runs a cipher with an IV from there to the place of the result. `None`, with nothing done and nothing counted,
-    /// if this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice: then
-    /// the whole request goes to [`Self::data`].
+    /// if this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice. The
+    /// whole request then goes to [`Self::data`].
     pub(crate) fn data_apart(
         &mut self,
         head: &[u8],

@@ -122,9 +122,6 @@ impl std::fmt::Debug for HandedDevice {
 
 impl HandedState {
     /// Takes it from the standard input of this process.
-    ///
-    /// # Errors
-    /// If that is not the socket of a former program.
     pub fn receive() -> io::Result<Self> {
         Self::unpack(io::stdin().as_fd())
     }

@@ -6,17 +6,22 @@
 //!
 //! ```text
 //!  monitor ──vhost-user──► front process ──vhost-user──► device process ──► engine, node
-//!     │                      │  replay: what the monitor said               parser, sessions, keys
+//!     │                      │  replay: messages of the monitor             parser, sessions, keys
 //!     │                      └─ journal: a memory file ◄──────────────────┘
 //!     └── guest memory, kick and call descriptors ─────────────────────────► (passed on)
 //! ```
 //!
-//! The device process may be killed at any moment. The next one hears what the monitor said, takes sessions and
-//! requests under way from the journal, and reads those requests again: a guest sees a pause. A request that was under
-//! way at two such deaths is answered with an error, since it may be the cause.
+//! The device process may be killed at any moment. The next one hears the monitor's messages again, takes sessions and
+//! unanswered requests from the journal, and reads those requests again: a guest sees a pause. A request that was
+//! unanswered at two such deaths is answered with an error, since it may be the cause.
 //!
 //! The front process reads no byte of a guest. An upgrade of it is [`Front::hand_over`]: the same process runs the new
 //! program, which gets every descriptor.
+//!
+//! - `message`: messages of vhost-user and packets with descriptors, as bytes.
+//! - `replay`: the messages that a new device process hears.
+//! - `process`: start and end of the device process, and its side of the start.
+//! - `handover`: sockets and messages on their way to a new program.
 
 mod handover;
 mod message;
@@ -60,6 +65,12 @@ const CONFIG_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Pause between two tries to reach a device process.
 const RETRY: Duration = Duration::from_millis(10);
+
+/// Longest pause before a device process is started again or a connection accepted: a try a second costs little.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// A device process that served for this long is started again without a longer pause.
+const STABLE: Duration = Duration::from_secs(1);
 
 /// Sockets to hold, and the program that runs the devices behind them.
 pub struct FrontSettings {
@@ -111,15 +122,15 @@ struct FrontDevice {
     wake: OwnedFd,
 }
 
-/// A monitor's connection, with what a new device process needs to go on.
+/// A monitor's connection, with the messages and times that a new device process needs.
 struct Connection {
     monitor: Arc<UnixStream>,
     replay: Replay,
-    /// The channel on which the monitor hears of changes.
+    /// The channel for messages to the monitor about changed configuration space.
     channel: Option<Arc<OwnedFd>>,
     /// Time at which the driver started, while it runs.
     running_since: Option<Instant>,
-    /// The `HW_READY` that the monitor has heard of last.
+    /// The last `HW_READY` that was sent to the monitor; `None` before the first.
     told_ready: Option<bool>,
 }
 
@@ -137,9 +148,6 @@ impl Connection {
 
 impl Front {
     /// Listens on all sockets, or continues with those of a former program, and starts the device process.
-    ///
-    /// # Errors
-    /// If a socket cannot be made, or the device process cannot be started.
     pub fn start(
         settings: FrontSettings,
         handed: Option<HandedState>,
@@ -270,9 +278,9 @@ impl Front {
             }
             self.shared.restarts.fetch_add(1, Ordering::Relaxed);
             warn!("the device process has ended; a new one continues its work");
-            // A process that ends at once shall not cost a whole core.
-            let is_quick = began.elapsed() < Duration::from_secs(1);
-            pause = if is_quick { pause * 2 } else { RETRY }.min(Duration::from_secs(1));
+            // Restarts of a process that ends at once must not take a whole core.
+            let is_quick = began.elapsed() < STABLE;
+            pause = if is_quick { pause * 2 } else { RETRY }.min(MAX_PAUSE);
             thread::sleep(pause);
         }
     }
@@ -296,7 +304,7 @@ impl Front {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                     Err(error) => {
                         error!(%error, "cannot accept a virtual machine monitor");
-                        thread::sleep(Duration::from_secs(1));
+                        thread::sleep(MAX_PAUSE);
                         continue;
                     }
                 }
@@ -411,7 +419,7 @@ impl Front {
                     Err(_) => *inner = None,
                 }
             }
-            // The device process has died. The next one hears what was recorded, this message included.
+            // The device process has died. The next one hears the recorded messages, this one included.
             *inner = self.reach_again(device, monitor)?;
             if is_recorded {
                 break acknowledges.then(|| message.reply(0_u64.to_le_bytes().to_vec()));

@@ -164,9 +164,6 @@ pub struct DeviceOrders {
 
 impl DeviceOrders {
     /// Takes them from the standard input of this process.
-    ///
-    /// # Errors
-    /// If that is not the socket of a front process.
     pub fn receive() -> io::Result<Self> {
         let orders = io::stdin().as_fd().try_clone_to_owned()?;
         let mut devices = Vec::new();
@@ -195,9 +192,6 @@ impl DeviceOrders {
     }
 
     /// A descriptor that [`wait_for_end`] waits for.
-    ///
-    /// # Errors
-    /// If the process has no descriptor left.
     pub fn end(&self) -> io::Result<OwnedFd> {
         self.orders.try_clone()
     }

@@ -15,9 +15,6 @@ use crate::spec::{
 
 /// Parses a request of a data queue. `writable` is the number of bytes that the guest left for the result, without
 /// the status.
-///
-/// # Errors
-/// The status with which to answer it.
 pub fn data(
     format: RequestFormat,
     bytes: &[u8],
@@ -180,8 +177,10 @@ impl<'a> Body<'a> {
         self.fits(room.checked_add(hash_len).ok_or(Status::Err)?)?;
         let range = |start: Field, len: Field| {
             let start = self.values.len(start)?;
-            let end = start.checked_add(self.values.len(len)?);
-            let end = end.filter(|end| *end <= source.len()).ok_or(Status::Err)?;
+            let end = start
+                .checked_add(self.values.len(len)?)
+                .filter(|end| *end <= source.len())
+                .ok_or(Status::Err)?;
             Ok((start, end))
         };
         Ok(DataOperation::Chain(ChainOperation {

@@ -270,9 +270,6 @@ pub fn creates_session(bytes: &[u8]) -> bool {
 }
 
 /// Parses a request of the control queue.
-///
-/// # Errors
-/// The status with which to answer it.
 pub fn control(format: RequestFormat, bytes: &[u8]) -> Result<SessionCommand<'_>, Status> {
     let mut rest = Cursor(bytes);
     let opcode = rest.part(CONTROL_HEADER_LEN)?.word()?;

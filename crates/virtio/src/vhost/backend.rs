@@ -461,8 +461,10 @@ impl VhostUserBackend for Backend {
     }
 
     fn check_device_state(&self) -> io::Result<()> {
-        let transfer = lock(&self.shared.state).transfer.take();
-        let transfer = transfer.ok_or_else(|| io::Error::other("no state is on its way"))?;
+        let transfer = lock(&self.shared.state)
+            .transfer
+            .take()
+            .ok_or_else(|| io::Error::other("no state is on its way"))?;
         let finished = transfer.finish().inspect_err(|error| {
             warn!(%error, "the state of a device did not go over");
         });

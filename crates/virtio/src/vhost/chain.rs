@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Requests in guest memory. Every descriptor and every byte of a request is read once, so that a guest that changes
-//! them afterwards changes nothing (CVE-2020-14375). Both are read into memory of our own, but for the source of a
-//! cipher: nothing is decided by it, so the cipher may read it where the guest has it, and write its result there.
+//! them afterwards changes nothing (CVE-2020-14375). Both are copied first, except the source of a cipher. No decision
+//! depends on that source, so the cipher may read it in the guest's memory and write its result there.
 
 use std::ops::Deref;
 use std::sync::Arc;

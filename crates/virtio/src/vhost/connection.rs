@@ -78,9 +78,9 @@ impl ConnectionState {
         }
     }
 
-    /// Called before requests of a ring are read. When the ring has just been started and a former process died while
-    /// it served the ring, the requests that were under way are returned with the number of attempts that were made:
-    /// each is read again from the guest's memory, where it is until its answer is in the used ring.
+    /// Called before requests of a ring are read. Returns the requests that a former process left without an answer,
+    /// if the ring has just been started, each with the number of attempts that were made. They are read again from
+    /// the guest's memory, where a request stays until its answer is in the used ring.
     pub(super) fn start(
         &mut self,
         queue: usize,

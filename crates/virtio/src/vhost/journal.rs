@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A ring's part is that of VHOST_USER_SET_INFLIGHT_FD, in cells of our own: rust-vmm's handler does not offer that
-//! message. Every cell is written by the thread of the rings alone, in the order that makes a kill at any moment
-//! harmless: a request is marked before it is handled, and unmarked after its answer is in the used ring.
+//! message. Only the thread of the rings writes cells, in an order that makes a kill at any moment harmless: it marks
+//! a request before it handles it, and unmarks it after its answer is in the used ring.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,8 +39,8 @@ const NEXT_SESSION: u64 = 16;
 /// One above the highest place of a session that was ever used: to read one above it would cost a page.
 const HIGH_PLACE: u64 = 24;
 /// The limits: 0 is "as the command line says", 1 is none, otherwise the rate and 1.
-const OPS: u64 = 32;
-const BPS: u64 = 40;
+const OPS_LIMIT: u64 = 32;
+const BYTES_LIMIT: u64 = 40;
 
 const RINGS: u64 = 64;
 const RING_LEN: u64 = 32 + 8 * MAX_QUEUE_SIZE as u64;
@@ -92,9 +92,6 @@ pub(super) struct UnfinishedRequest {
 
 impl Journal {
     /// An empty journal.
-    ///
-    /// # Errors
-    /// If the kernel has no memory for it.
     pub fn create() -> io::Result<Self> {
         let file = memfd_create("millrace-virtio", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, LEN)?;
@@ -102,9 +99,6 @@ impl Journal {
     }
 
     /// The journal in a file that [`Self::create`] made.
-    ///
-    /// # Errors
-    /// If the file is none.
     pub fn open(file: OwnedFd) -> io::Result<Self> {
         let len = usize::try_from(LEN).map_err(io::Error::other)?;
         let mapped = FileOffset::new(File::from(file.try_clone()?), 0);
@@ -119,9 +113,6 @@ impl Journal {
     }
 
     /// A journal on the same file, for another connection.
-    ///
-    /// # Errors
-    /// If the process has no descriptor left.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Self::open(self.file.try_clone()?)
     }
@@ -169,7 +160,7 @@ impl Journal {
             rate => Some(Limit::PerSecond(rate - 1)),
         };
         let mut limits = configured;
-        let change = LimitsChange { ops: read(OPS), bps: read(BPS) };
+        let change = LimitsChange { ops: read(OPS_LIMIT), bps: read(BYTES_LIMIT) };
         change.apply(&mut limits);
         limits
     }
@@ -177,8 +168,8 @@ impl Journal {
     /// Records limits that were set at run time.
     pub(super) fn set_limits(&self, limits: DeviceLimits) {
         let DeviceLimits { ops, bps } = limits;
-        self.set(OPS, ops.unwrap_or(0).saturating_add(1));
-        self.set(BPS, bps.unwrap_or(0).saturating_add(1));
+        self.set(OPS_LIMIT, ops.unwrap_or(0).saturating_add(1));
+        self.set(BYTES_LIMIT, bps.unwrap_or(0).saturating_add(1));
     }
 
     fn ring(index: usize) -> u64 {

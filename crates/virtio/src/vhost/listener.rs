@@ -165,9 +165,6 @@ impl Drop for SocketFile {
 impl Devices {
     /// Listens on a socket, and serves its connections one after the other on threads of their own. When this process
     /// dies, their requests are lost: [`crate::front`] is for machines that matter.
-    ///
-    /// # Errors
-    /// If the socket cannot be made.
     pub fn listen(
         &self,
         service: &Service,
@@ -182,14 +179,11 @@ impl Devices {
             let pool = ServiceTarget::open(&service, identity, sink)?;
             Ok(Box::new(pool))
         });
-        self.spawn(pools, settings, listener, journal, true).map_err(failed)?;
+        self.spawn(pools, settings, listener, journal, Peer::Monitor).map_err(failed)?;
         Ok(SocketFile { path })
     }
 
     /// Serves connections of a front process, which has the journal of the device.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub fn serve(
         &self,
         pools: TargetOpener,
@@ -197,7 +191,7 @@ impl Devices {
         listener: UnixListener,
         journal: Journal,
     ) -> io::Result<()> {
-        self.spawn(pools, settings, listener, journal, false)
+        self.spawn(pools, settings, listener, journal, Peer::FrontProcess)
     }
 
     fn spawn(
@@ -206,7 +200,7 @@ impl Devices {
         settings: SocketSettings,
         listener: UnixListener,
         journal: Journal,
-        is_direct: bool,
+        peer: Peer,
     ) -> io::Result<()> {
         let counters = Arc::<DeviceCounters>::default();
         self.counters().push(Arc::clone(&counters));
@@ -225,7 +219,7 @@ impl Devices {
             pools,
             settings,
             journal,
-            is_direct,
+            peer,
         };
         thread::Builder::new()
             .name("virtio-socket".to_owned())
@@ -293,6 +287,31 @@ impl Devices {
     }
 }
 
+/// The process that connects to a socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    Monitor,
+    /// Notes new connections in the journal itself.
+    FrontProcess,
+}
+
+/// Why a connection cannot be served.
+#[derive(Debug, Error)]
+enum ServeError {
+    #[error(transparent)]
+    Session(#[from] SessionOpenError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Daemon(DaemonError),
+}
+
+impl From<DaemonError> for ServeError {
+    fn from(error: DaemonError) -> Self {
+        Self::Daemon(error)
+    }
+}
+
 /// The thread of one socket.
 struct Acceptor {
     devices: Devices,
@@ -300,8 +319,7 @@ struct Acceptor {
     pools: TargetOpener,
     settings: SocketSettings,
     journal: Journal,
-    /// Whether monitors connect here, and no front process.
-    is_direct: bool,
+    peer: Peer,
 }
 
 impl Acceptor {
@@ -309,39 +327,35 @@ impl Acceptor {
     fn accept_all(&mut self) {
         loop {
             if let Err(problem) = self.serve_one() {
-                error!(socket = %self.settings.path.display(), problem, "a virtual machine monitor is not served");
+                error!(socket = %self.settings.path.display(), %problem, "a virtual machine monitor is not served");
                 thread::sleep(AFTER_FAILURE);
             }
         }
     }
 
     /// Waits for a connection and serves it to its end.
-    fn serve_one(&mut self) -> Result<(), String> {
-        let failed = |error: &dyn fmt::Display| error.to_string();
-        let Self { devices, listener, pools, settings, journal, is_direct } = self;
+    fn serve_one(&mut self) -> Result<(), ServeError> {
+        let Self { devices, listener, pools, settings, journal, peer } = self;
         let path = &settings.path;
-        let (mailbox, mail) = Mailbox::new().map_err(|error| failed(&error))?;
-        let pool = pools(Arc::clone(&settings.identity), mailbox.clone())
-            .map_err(|error| failed(&error))?;
+        let (mailbox, mail) = Mailbox::new()?;
+        let pool = pools(Arc::clone(&settings.identity), mailbox.clone())?;
         let (limits, counters) = devices.devices().get(path).map_or_else(
             || (settings.limits, Arc::default()),
             |entry| (entry.limits, Arc::clone(&entry.counters)),
         );
         let device = Device::new(pool, counters, limits, Instant::now());
-        if *is_direct {
+        if *peer == Peer::Monitor {
             journal.new_connection();
         }
-        let kept = journal.try_clone().map_err(|error| failed(&error))?;
+        let kept = journal.try_clone()?;
         let draining = Arc::clone(&devices.shared.draining);
-        let backend = Backend::new(device, settings.data_queues, mailbox, mail, kept, draining)
-            .map_err(|error| failed(&error))?;
+        let backend = Backend::new(device, settings.data_queues, mailbox, mail, kept, draining)?;
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::<()>::new());
-        let mut daemon = VhostUserDaemon::new("virtio-crypto".to_owned(), backend.clone(), memory)
-            .map_err(|error| failed(&error))?;
+        let mut daemon = VhostUserDaemon::new("virtio-crypto".to_owned(), backend.clone(), memory)?;
         for handler in daemon.get_epoll_handlers() {
-            backend.listen(&handler).map_err(|error| failed(&error))?;
+            backend.listen(&handler)?;
         }
-        let started = daemon.start(listener).map_err(|error| failed(&error));
+        let started = daemon.start(listener);
         if started.is_ok() {
             info!(socket = %path.display(), "a virtual machine monitor connected");
             if let Some(entry) = devices.devices().get_mut(path) {
@@ -354,7 +368,7 @@ impl Acceptor {
             | Err(DaemonError::HandleRequest(
                 VhostError::Disconnected | VhostError::PartialMessage,
             )) => Ok(()),
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(error),
         });
         backend.end();
         if let Some(entry) = devices.devices().get_mut(path) {
@@ -365,7 +379,7 @@ impl Acceptor {
             Ok(()) => info!(socket = %path.display(), "a virtual machine monitor disconnected"),
             // A broken monitor is no reason for a pause; the next one may be good.
             Err(reason) => {
-                warn!(socket = %path.display(), reason, "a virtual machine monitor was disconnected");
+                warn!(socket = %path.display(), %reason, "a virtual machine monitor was disconnected");
             }
         }
         Ok(())

@@ -66,9 +66,6 @@ fn long(from: &mut impl Read) -> io::Result<u64> {
 
 impl MigrationState {
     /// Writes the state.
-    ///
-    /// # Errors
-    /// Those of `to`.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let Self { features, next, sessions } = self;
         to.write_all(&MAGIC)?;

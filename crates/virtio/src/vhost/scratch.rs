@@ -31,7 +31,8 @@ impl Scratch {
             && let Some(head) = parts.read_head(&**memory, request)
         {
             let Stretch { source, target } = &stretch;
-            let run = |cipher: &mut CipherContext, iv: &[u8]| cipher.run_there(iv, source, target);
+            let run =
+                |cipher: &mut CipherContext, iv: &[u8]| cipher.run_volatile(iv, source, target);
             let done = device.data_apart(&request[..head], source.len(), writable, now, run);
             if let Some(outcome) = done {
                 return outcome;

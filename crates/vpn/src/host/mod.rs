@@ -153,9 +153,11 @@ impl Host {
     /// Reads this host, for one end of a link.
     #[must_use]
     pub fn read(root: &Root, link: &VpnLink, side: Option<Side>) -> Self {
-        let programs = PROGRAMS.iter().chain(ipsec::PROGRAMS);
-        let programs: Vec<_> =
-            programs.filter_map(|(program, _)| Some((*program, find_program(program)?))).collect();
+        let programs: Vec<_> = PROGRAMS
+            .iter()
+            .chain(ipsec::PROGRAMS)
+            .filter_map(|(program, _)| Some((*program, find_program(program)?)))
+            .collect();
         let devices = ip_devices();
         let number = |path: &str| root.text(path, ATTRIBUTE_BYTES).ok()?.trim().parse().ok();
         let mut host = Self {
@@ -224,8 +226,11 @@ impl Host {
         let first = |processor: &usize| {
             let path =
                 format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
-            let siblings = root.text(&path, ATTRIBUTE_BYTES).ok();
-            let siblings = siblings.and_then(|list| cpu_list::parse(&list)).unwrap_or_default();
+            let siblings = root
+                .text(&path, ATTRIBUTE_BYTES)
+                .ok()
+                .and_then(|list| cpu_list::parse(&list))
+                .unwrap_or_default();
             siblings.first().is_none_or(|first| first == processor)
         };
         self.processors.iter().copied().filter(first).collect()

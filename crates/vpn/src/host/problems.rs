@@ -197,6 +197,7 @@ impl Host {
         problems
     }
 
+    /// Problems of a host that lacks something for the link: root, programs, devices of the kernel.
     fn missing(&self, link: &VpnLink) -> Vec<LinkProblem> {
         let engine = &link.engine;
         let mut problems = Vec::new();
@@ -242,10 +243,12 @@ impl Host {
         problems
     }
 
+    /// Certificates of this end that cannot be read, are not valid now, or have another name.
     fn certificate_problems(&self, link: &VpnLink, side: Side) -> Vec<LinkProblem> {
         let remedy = "`millrace vpn keys LINK.TOML -o DIR` makes the files of both ends";
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         let own = &link.end(side).certificate_name;
         let wrong = |(path, found): &(PathBuf, Certificate)| {
             let what = match found {
@@ -330,8 +333,7 @@ impl Host {
                 side.name()
             ));
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |now| now.as_secs());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         for (path, found) in &self.certificates {
             if let Certificate::Certificate { until, .. } = found {
                 let left = u64::try_from(*until).unwrap_or(0).saturating_sub(now);

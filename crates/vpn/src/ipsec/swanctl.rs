@@ -13,8 +13,9 @@ use crate::mtu::PacketSizes;
 /// follows from the retransmissions below.
 const DPD_DELAY_S: u32 = 2;
 
-/// Retransmissions of IKE: first after this time, then at a growing interval; after the last the peer is given up,
-/// 1.5 + 2.1 + 2.9 + 4.1 = 11 s in all, and connected anew. The default takes 165 s.
+/// Retransmissions of IKE: the first after this time in seconds, later ones at an interval that grows by this factor,
+/// and their number. The peer is given up and connected anew after 1.5 + 2.1 + 2.9 + 4.1 = 11 s; the default takes
+/// 165 s.
 const RETRANSMIT: (&str, &str, u32) = ("1.5", "1.4", 3);
 
 fn list(items: &[impl Display]) -> String {
@@ -25,7 +26,8 @@ fn list(items: &[impl Display]) -> String {
 /// `swanctl.conf` of one end, without the first line that marks it as generated.
 #[must_use]
 pub fn connections(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
-    let (own, peer) = (link.end(side), link.end(side.other()));
+    let own = link.end(side);
+    let peer = link.end(side.other());
     let selectors = |side: Side| list(&link.selectors(side));
     let start = if settings.per_cpu { "trap" } else { "start" };
     let (encapsulation, per_cpu) = match (settings.data_path, settings.per_cpu) {

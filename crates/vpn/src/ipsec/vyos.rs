@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::link::{IpsecSettings, LinkNetwork, LinkProblem, LinkProblems, Side, VpnLink};
-use crate::proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
+use crate::proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash, ProposalError};
 
 /// Bound on the commands, in bytes: a configuration with a thousand peers.
 const MAX_TEXT: usize = 4 << 20;
@@ -317,27 +317,16 @@ impl Commands {
     }
 
     fn link(&mut self, name: &str, peer: &str) -> Option<String> {
-        let at = |rest: &[&'static str]| -> Vec<String> {
-            ["site-to-site", "peer", peer]
-                .iter()
-                .chain(rest)
-                .map(|word| (*word).to_owned())
-                .collect()
-        };
-        let read = |commands: &mut Self, rest: &[&'static str]| {
-            let path = at(rest);
-            let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            commands.required(&path)
-        };
-        let local = read(self, &["local-address"]);
-        let remote = match self.value(&["site-to-site", "peer", peer, "remote-address"]) {
+        let at = |setting: &'static str| ["site-to-site", "peer", peer, setting];
+        let local = self.required(&at("local-address"));
+        let remote = match self.value(&at("remote-address")) {
             Some(found) => Some(found),
             // Up to VyOS 1.3 the peer's name is its address.
             None if peer.parse::<IpAddr>().is_ok() => Some((peer.to_owned(), 1)),
-            None => read(self, &["remote-address"]),
+            None => self.required(&at("remote-address")),
         };
-        let ike_group = read(self, &["ike-group"])?.0;
-        let tunnels = self.names(&["site-to-site", "peer", peer, "tunnel"]);
+        let ike_group = self.required(&at("ike-group"))?.0;
+        let tunnels = self.names(&at("tunnel"));
         let esp_group = self.esp_group(peer, &tunnels)?;
         let ike = self.ike(&ike_group);
         let esp = self.esp(&esp_group);
@@ -345,13 +334,12 @@ impl Commands {
         self.same_families(&prefixes);
         let [ours, theirs]: [Vec<LinkNetwork>; 2] =
             prefixes.map(|all| all.into_iter().map(|one| one.0).collect());
-        let (ike_rekey, esp_rekey) = (
-            self.number(&["ike-group", &ike_group, "lifetime"], 28_800),
-            self.number(&["esp-group", &esp_group, "lifetime"], 3600),
-        );
-        let window = self.number(&["site-to-site", "peer", peer, "replay-window"], 32);
+        let ike_rekey = self.number(&["ike-group", &ike_group, "lifetime"], 28_800);
+        let esp_rekey = self.number(&["esp-group", &esp_group, "lifetime"], 3600);
+        let window = self.number(&at("replay-window"), 32);
         let [local, remote] = [local, remote].map(|found| self.address(found));
-        let (local, remote) = (local?, remote?);
+        let local = local?;
+        let remote = remote?;
         let mut text = format!(
             "# Imported from the peer {peer} of a VyOS router, which is end a.\nname = {name:?}\nengine = \"ipsec\"\nmembers = 1\n\n\
              [ipsec]\nike = {}\nesp = {}\nike-rekey-s = {ike_rekey}\nesp-rekey-s = {esp_rekey}\n",
@@ -452,7 +440,7 @@ impl Commands {
                     Ok(network) => networks.push((network, line)),
                     Err(why) => problems.push(LinkProblem::at(
                         line,
-                        why,
+                        why.to_string(),
                         "write a network such as 10.1.0.0/16",
                     )),
                 }
@@ -466,14 +454,18 @@ impl Commands {
     }
 
     /// A part of a proposal, converted.
-    fn part<T>(&mut self, path: &[&str], convert: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    fn part<T>(
+        &mut self,
+        path: &[&str],
+        convert: impl Fn(&str) -> Result<T, ProposalError>,
+    ) -> Option<T> {
         let (text, line) = self.value(path)?;
         match convert(&text) {
             Ok(value) => Some(value),
             Err(why) => {
                 self.problems.push(LinkProblem::at(
                     line,
-                    why,
+                    why.to_string(),
                     "use a modern one: `millrace advise ipsec`",
                 ));
                 None
@@ -486,9 +478,10 @@ impl Commands {
         for number in self.names(&["ike-group", group, "proposal"]) {
             let at = |what: &'static str| ["ike-group", group, "proposal", number.as_str(), what];
             let cipher = self.part(&at("encryption"), IpsecCipher::of_vyos);
-            let derived = self
-                .part(&at("prf"), |name| IpsecHash::of(name.strip_prefix("prf").unwrap_or(name)));
-            let hash = derived.or_else(|| self.part(&at("hash"), IpsecHash::of));
+            let derived = self.part(&at("prf"), |name| {
+                IpsecHash::from_name(name.strip_prefix("prf").unwrap_or(name))
+            });
+            let hash = derived.or_else(|| self.part(&at("hash"), IpsecHash::from_name));
             let group = self.part(&at("dh-group"), IkeGroup::of_number);
             if let (Some(cipher), Some(hash), Some(group)) = (cipher, hash, group) {
                 proposals.push(IkeProposal { cipher, hash, group });
@@ -517,7 +510,11 @@ impl Commands {
                 match IkeGroup::of_number(number) {
                     Ok(group) => Some(group),
                     Err(why) => {
-                        self.problems.push(LinkProblem::at(line, why, "use dh-group 19, 20 or 31"));
+                        self.problems.push(LinkProblem::at(
+                            line,
+                            why.to_string(),
+                            "use dh-group 19, 20 or 31",
+                        ));
                         None
                     }
                 }
@@ -529,7 +526,8 @@ impl Commands {
                 &["esp-group", group, "proposal", &number, "encryption"],
                 IpsecCipher::of_vyos,
             );
-            let hash = self.part(&["esp-group", group, "proposal", &number, "hash"], IpsecHash::of);
+            let hash =
+                self.part(&["esp-group", group, "proposal", &number, "hash"], IpsecHash::from_name);
             match cipher {
                 Some(cipher) if cipher.is_aead() || hash.is_some() => proposals.push(EspProposal {
                     cipher,
@@ -573,7 +571,8 @@ fn strings(items: &[impl ToString]) -> String {
 /// The commands of VyOS for one end of a link, with the commands that bring its certificates in.
 #[must_use]
 pub fn export(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
-    let (own, peer) = (link.end(side), link.end(side.other()));
+    let own = link.end(side);
+    let peer = link.end(side.other());
     let name = link.name.to_uppercase();
     let mut text = format!(
         "# Link {} of Millrace, end {}. First, in operational mode, with the files of this end:\n\
@@ -602,9 +601,11 @@ pub fn export(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
     }
     set(&format!("esp-group {name} lifetime"), &seconds(settings.esp_rekey_s));
     set(&format!("esp-group {name} mode"), "tunnel");
-    let pfs = settings.esp.first().and_then(|proposal| proposal.group);
-    let pfs =
-        pfs.map_or_else(|| "disable".to_owned(), |group| format!("dh-group{}", group.number()));
+    let pfs = settings
+        .esp
+        .first()
+        .and_then(|proposal| proposal.group)
+        .map_or_else(|| "disable".to_owned(), |group| format!("dh-group{}", group.number()));
     set(&format!("esp-group {name} pfs"), &pfs);
     for (index, proposal) in settings.esp.iter().enumerate() {
         let at = format!("esp-group {name} proposal {}", index + 1);

@@ -21,7 +21,7 @@ pub enum LinkMode {
 pub struct BondSettings {
     /// Rule by which frames are spread.
     pub spread: BondSpread,
-    /// MTU of the bond in bytes, without the Ethernet header; `None`: the largest that fits the path.
+    /// MTU of the bond in bytes, without the Ethernet header; `None` for the largest that fits the path.
     pub mtu: Option<u16>,
 }
 

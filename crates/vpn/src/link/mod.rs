@@ -20,7 +20,7 @@ use crate::candidate::{ChoiceGoal, EngineCandidate};
 use crate::proposal::{EspProposal, IkeProposal};
 
 pub use bond::{BondHash, BondSettings, BondSpread, LinkMode};
-pub use network::LinkNetwork;
+pub use network::{LinkNetwork, LinkNetworkError};
 pub use problem::{LinkProblem, LinkProblems};
 
 /// A link.toml with every key.
@@ -59,7 +59,7 @@ pub struct VpnLink {
     pub port: u16,
     /// Addresses of the tunnels, two per member.
     pub tunnels: LinkNetwork,
-    /// Bytes of each member's UDP socket buffers; `None`: the system's.
+    /// Bytes of each member's UDP socket buffers; `None` for the system's.
     pub socket_buffer_bytes: Option<u32>,
     /// Packets that wait for a member in its device.
     pub queue_packets: u32,
@@ -159,7 +159,7 @@ pub struct End {
     pub certificates: PathBuf,
     /// Name in the end's certificate.
     pub certificate_name: String,
-    /// OpenSSL configuration of the members' processes; `None`: the system's.
+    /// OpenSSL configuration of the members' processes; `None` for the system's.
     pub openssl_config: Option<PathBuf>,
 }
 
@@ -248,9 +248,6 @@ impl TunnelCipher {
 
 impl VpnLink {
     /// Reads a link.toml.
-    ///
-    /// # Errors
-    /// Every problem of the file.
     pub fn parse(text: &str) -> Result<Self, LinkProblems> {
         read::link(text)
     }

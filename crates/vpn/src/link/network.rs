@@ -7,6 +7,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// A network, such as 10.98.0.0/24 or fd00:1::/48: its host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkNetwork {
@@ -82,25 +84,51 @@ impl LinkNetwork {
     }
 }
 
-impl FromStr for LinkNetwork {
-    type Err = String;
+/// Why a text is not a network.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LinkNetworkError {
+    /// There is no slash.
+    #[error("{0:?} has no prefix length")]
+    NoPrefixLength(String),
+    /// The part before the slash is not an address.
+    #[error("{0:?} is not an IP address")]
+    NotAnAddress(String),
+    /// The part behind the slash is not a prefix length of the address.
+    #[error("{text:?} is not a prefix length from 0 to {max}")]
+    PrefixLength {
+        /// The part behind the slash.
+        text: String,
+        /// Bits of an address of this family.
+        max: u8,
+    },
+    /// The address is one inside the network.
+    #[error("{text} has host bits: the network is {network}")]
+    HostBits {
+        /// The refused text.
+        text: String,
+        /// The network with this prefix.
+        network: LinkNetwork,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (address, bits) =
-            text.split_once('/').ok_or_else(|| format!("{text:?} has no prefix length"))?;
+impl FromStr for LinkNetwork {
+    type Err = LinkNetworkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkNetworkError> {
+        let Some((address, bits)) = text.split_once('/') else {
+            return Err(LinkNetworkError::NoPrefixLength(text.to_owned()));
+        };
         let address: IpAddr =
-            address.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
-        let most = width(address);
-        let bits: u8 = bits
-            .parse()
-            .ok()
-            .filter(|bits| *bits <= most)
-            .ok_or_else(|| format!("{bits:?} is not a prefix length from 0 to {most}"))?;
-        let base = base(address, bits);
-        if base == address {
-            Ok(Self { address, bits })
+            address.parse().map_err(|_| LinkNetworkError::NotAnAddress(address.to_owned()))?;
+        let max = width(address);
+        let Some(bits) = bits.parse().ok().filter(|bits| *bits <= max) else {
+            return Err(LinkNetworkError::PrefixLength { text: bits.to_owned(), max });
+        };
+        let network = Self { address: base(address, bits), bits };
+        if network.address == address {
+            Ok(network)
         } else {
-            Err(format!("{text} has host bits: the network is {base}/{bits}"))
+            Err(LinkNetworkError::HostBits { text: text.to_owned(), network })
         }
     }
 }

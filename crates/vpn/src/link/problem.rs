@@ -57,9 +57,6 @@ pub struct LinkProblems(pub Vec<LinkProblem>);
 
 impl LinkProblems {
     /// `value`, unless there are problems.
-    ///
-    /// # Errors
-    /// The problems, sorted.
     pub fn none<T>(mut problems: Vec<LinkProblem>, value: T) -> Result<T, Self> {
         if problems.is_empty() {
             return Ok(value);

@@ -6,13 +6,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::value::{
-    account, certificate_name, cipher, device, name, number, parsed, path, text, usable,
+    EngineName, LinkValueError, account, certificate_name, cipher, data_path, device, engine, goal,
+    hash, is_bridged, name, number, parsed, path, proposals, spread, usable,
 };
 use super::{
     AutoEngine, BondHash, BondSettings, BondSpread, DataPath, End, IpsecSettings, Lines,
@@ -25,6 +25,7 @@ use crate::proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash
 /// Bound on a link.toml, in bytes: the sample has two thousand.
 const MAX_FILE: usize = 256 << 10;
 
+/// Keys of each table.
 const LINK_KEYS: &[&str] = &[
     "name", "mode", "engine", "goal", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
     "bond",
@@ -32,13 +33,6 @@ const LINK_KEYS: &[&str] = &[
 const BOND_KEYS: &[&str] = &["mode", "hash", "mtu"];
 const IPSEC_KEYS: &[&str] =
     &["ike", "esp", "data-path", "per-cpu-sas", "ike-rekey-s", "esp-rekey-s", "replay-window"];
-
-/// The smallest path of a link that carries IPv6, in bytes: 1280 inside (RFC 8200), and the largest overhead of an
-/// engine, 40 of IPv6, 8 of UDP, 40 of ESP and 18 of its padding.
-const LEAST_PATH_V6: u16 = 1280 + 40 + 8 + 40 + 18;
-
-/// Seconds until keys change: a minute at least, since a change costs an exchange, and a day at most.
-const REKEY_S: RangeInclusive<u32> = 60..=86_400;
 const END_KEYS: &[&str] = &[
     "address",
     "inner",
@@ -52,6 +46,43 @@ const END_KEYS: &[&str] = &[
 ];
 const TUNNEL_KEYS: &[&str] =
     &["port", "network", "socket-buffer-bytes", "queue-packets", "data-path", "user", "group"];
+
+/// The smallest path of a link that carries IPv6, in bytes: 1280 inside (RFC 8200), and the largest overhead of an
+/// engine, 40 of IPv6, 8 of UDP, 40 of ESP and 18 of its padding.
+const MIN_PATH_MTU_V6: u16 = 1280 + 40 + 8 + 40 + 18;
+
+/// MTU of a path or a bond, in bytes: each host takes IPv4 packets of the smallest (RFC 791), and no network card
+/// has longer frames than the largest.
+const MTU_BYTES: RangeInclusive<u16> = 576..=9216;
+
+/// MTU of a path without `path-mtu`: Ethernet's, in bytes.
+const DEFAULT_PATH_MTU: u16 = 1500;
+
+/// The port that is assigned to OpenVPN.
+const DEFAULT_PORT: u16 = 1194;
+
+/// Packets that wait in the device of a tunnel: as many as in an Ethernet device.
+const DEFAULT_QUEUE_PACKETS: u32 = 1000;
+
+/// Seconds until keys change: a minute at least, since a change costs an exchange, and a day at most.
+const REKEY_S: RangeInclusive<u32> = 60..=86_400;
+
+/// strongSwan's defaults: four hours for IKE, one for ESP.
+const DEFAULT_IKE_REKEY_S: u32 = 14_400;
+const DEFAULT_ESP_REKEY_S: u32 = 3600;
+
+/// Packets by which one may arrive late: several processors reorder more than strongSwan's default of 32.
+const DEFAULT_REPLAY_WINDOW: u32 = 1024;
+
+/// Proposal of a link without `ike` and `esp`: the one that `millrace advise ipsec --goal security` gives for
+/// processors with AES instructions.
+const DEFAULT_IKE: IkeProposal = IkeProposal {
+    cipher: IpsecCipher::Aes256Gcm,
+    hash: IpsecHash::Sha384,
+    group: IkeGroup::Ecp384,
+};
+const DEFAULT_ESP: EspProposal =
+    EspProposal { cipher: IpsecCipher::Aes256Gcm, hash: None, group: Some(IkeGroup::Ecp384) };
 
 /// A value with its line.
 type Found<T> = Option<(T, usize)>;
@@ -120,7 +151,7 @@ impl<'t> Reader<'t> {
         let engine = self.engine(top, ipsec);
         let (members, members_line) = self.members(top, engine.kind);
         let cipher = self.cipher(top, engine.kind);
-        let path_mtu = self.optional(top, "path-mtu", |value| number(value, 576..=9216));
+        let path_mtu = self.optional(top, "path-mtu", |value| number(value, MTU_BYTES));
         let ends = self.section(top, "ends", "ends.");
         self.unknown(ends, &["a", "b"]);
         let known_name = name.as_ref().map_or("link", |(name, _)| name.as_str()).to_owned();
@@ -161,7 +192,7 @@ impl<'t> Reader<'t> {
             mode: mode.mode,
             members,
             cipher,
-            path_mtu: path_mtu.map_or(1500, |(mtu, _)| mtu),
+            path_mtu: path_mtu.map_or(DEFAULT_PATH_MTU, |(mtu, _)| mtu),
             port: tunnels.port,
             tunnels: tunnels.network,
             socket_buffer_bytes: tunnels.buffer.map(|(bytes, _)| bytes),
@@ -229,7 +260,7 @@ impl<'t> Reader<'t> {
         }
         let spread = self.optional(bond, "mode", spread);
         let hash = self.optional(bond, "hash", hash);
-        let mtu = self.optional(bond, "mtu", |value| number(value, 576..=9216));
+        let mtu = self.optional(bond, "mtu", |value| number(value, MTU_BYTES));
         let default = BondSpread::BalanceXor(BondHash::default());
         let mut spread = spread.map_or(default, |(spread, _)| spread);
         if let Some((chosen, line)) = hash {
@@ -274,6 +305,7 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// `[tunnels]`, with room for ports and addresses of all members.
     fn tunnels(
         &mut self,
         top: Section<'t>,
@@ -286,12 +318,7 @@ impl<'t> Reader<'t> {
         let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
         let network = self.optional(tunnels, "network", |value| {
             let network: LinkNetwork = parsed(value)?;
-            if network.is_v6() {
-                Err("is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
-                    .to_owned())
-            } else {
-                Ok(network)
-            }
+            if network.is_v6() { Err(LinkValueError::TunnelsOfV6) } else { Ok(network) }
         });
         let buffer =
             self.optional(tunnels, "socket-buffer-bytes", |value| number(value, 1 << 16..=1 << 26));
@@ -305,8 +332,9 @@ impl<'t> Reader<'t> {
             self.optional(tunnels, key, account)
                 .map_or_else(|| default.to_owned(), |(name, _)| name)
         };
-        let (user, group) = (account("user", "nobody"), account("group", "nogroup"));
-        let (port, port_line) = port.unwrap_or((1194, members_line));
+        let user = account("user", "nobody");
+        let group = account("group", "nogroup");
+        let (port, port_line) = port.unwrap_or((DEFAULT_PORT, members_line));
         if port.checked_add(members - 1).is_none() {
             let highest = u16::MAX - (members - 1);
             let what = format!("port {port} leaves no room for {members} members");
@@ -317,17 +345,18 @@ impl<'t> Reader<'t> {
             let what = format!("{network} has {} addresses for {members} members", network.size());
             self.problem(network_line, what, "use a network with two addresses per member");
         }
-        let queue = queue.map_or(1000, |(packets, _)| packets);
+        let queue = queue.map_or(DEFAULT_QUEUE_PACKETS, |(packets, _)| packets);
         ReadTunnels { port, network, network_line, buffer, queue, channel, user, group }
     }
 
+    /// `[ipsec]`, with defaults where the engine is another.
     fn ipsec(&mut self, section: Section<'t>) -> IpsecSettings {
         self.unknown(section, IPSEC_KEYS);
         let ike = self.optional(section, "ike", proposals);
         let esp = self.optional(section, "esp", proposals);
         let data_path = self.optional(section, "data-path", data_path);
         let per_cpu = self.optional(section, "per-cpu-sas", |value| {
-            value.as_bool().ok_or_else(|| "is not true or false".to_owned())
+            value.as_bool().ok_or(LinkValueError::NotA("true or false"))
         });
         let ike_rekey = self.optional(section, "ike-rekey-s", |value| number(value, REKEY_S));
         let esp_rekey = self.optional(section, "esp-rekey-s", |value| number(value, REKEY_S));
@@ -343,12 +372,13 @@ impl<'t> Reader<'t> {
             esp: esp.map_or_else(|| vec![DEFAULT_ESP], |(list, _)| list),
             data_path,
             per_cpu: per_cpu.is_some(),
-            ike_rekey_s: ike_rekey.map_or(14_400, |(seconds, _)| seconds),
-            esp_rekey_s: esp_rekey.map_or(3600, |(seconds, _)| seconds),
-            replay_window: window.map_or(1024, |(packets, _)| packets),
+            ike_rekey_s: ike_rekey.map_or(DEFAULT_IKE_REKEY_S, |(seconds, _)| seconds),
+            esp_rekey_s: esp_rekey.map_or(DEFAULT_ESP_REKEY_S, |(seconds, _)| seconds),
+            replay_window: window.map_or(DEFAULT_REPLAY_WINDOW, |(packets, _)| packets),
         }
     }
 
+    /// `[ends.a]` or `[ends.b]`; `None` without an address outside and one inside.
     fn end(&mut self, ends: Section<'t>, side: Side, link: &str) -> Option<ReadEnd> {
         let prefix = match side {
             Side::A => "ends.a.",
@@ -364,13 +394,13 @@ impl<'t> Reader<'t> {
             self.required(section, "address", address, |value| usable(parsed::<IpAddr>(value)?));
         let inner = self.required(section, "inner", inner, |value| {
             let IpAddr::V4(inner) = usable(IpAddr::V4(parsed::<Ipv4Addr>(value)?))? else {
-                return Err("is not an IPv4 address".to_owned());
+                return Err(LinkValueError::NotA("an IPv4 address"));
             };
             Ok(inner)
         });
         let inner6 = self.optional(section, "inner6", |value| {
             let IpAddr::V6(inner) = usable(IpAddr::V6(parsed::<Ipv6Addr>(value)?))? else {
-                return Err("is not an IPv6 address".to_owned());
+                return Err(LinkValueError::NotA("an IPv6 address"));
             };
             Ok(inner)
         });
@@ -416,7 +446,7 @@ impl<'t> Reader<'t> {
     fn networks(&mut self, section: Section<'t>) -> Vec<(LinkNetwork, usize)> {
         let Some((items, _)) = self.optional(section, "networks", |value| match value {
             DeValue::Array(items) => Ok(items),
-            _ => Err("is not a list of networks".to_owned()),
+            _ => Err(LinkValueError::NotA("a list of networks")),
         }) else {
             return Vec::new();
         };
@@ -507,10 +537,10 @@ impl<'t> Reader<'t> {
                 self.problem(end.inner_line, what, format!("add inner6 = \"fd00:97::{number}\""));
             }
         }
-        if let Some((_, line)) = path_mtu.filter(|(mtu, _)| *mtu < LEAST_PATH_V6) {
+        if let Some((_, line)) = path_mtu.filter(|(mtu, _)| *mtu < MIN_PATH_MTU_V6) {
             self.problem(
                 line,
-                format!("path-mtu is below {LEAST_PATH_V6}, and the link carries IPv6"),
+                format!("path-mtu is below {MIN_PATH_MTU_V6}, and the link carries IPv6"),
                 "IPv6 needs 1280 bytes inside the link: use a path with larger packets",
             );
         }
@@ -524,7 +554,7 @@ impl<'t> Reader<'t> {
     ) -> Section<'t> {
         let found = self.optional(parent, key, |value| match value {
             DeValue::Table(table) => Ok(table),
-            _ => Err("is not a table".to_owned()),
+            _ => Err(LinkValueError::NotA("a table")),
         });
         Section {
             prefix,
@@ -548,7 +578,7 @@ impl<'t> Reader<'t> {
         section: Section<'t>,
         key: &'static str,
         example: &str,
-        convert: impl FnOnce(&'t DeValue<'t>) -> Result<T, String>,
+        convert: impl FnOnce(&'t DeValue<'t>) -> Result<T, LinkValueError>,
     ) -> Found<T> {
         if section.table.is_none_or(|table| !table.contains_key(key)) {
             let what = format!("{}{key} is missing", section.prefix);
@@ -561,7 +591,7 @@ impl<'t> Reader<'t> {
         &mut self,
         section: Section<'t>,
         key: &'static str,
-        convert: impl FnOnce(&'t DeValue<'t>) -> Result<T, String>,
+        convert: impl FnOnce(&'t DeValue<'t>) -> Result<T, LinkValueError>,
     ) -> Found<T> {
         let value: &'t Spanned<DeValue<'t>> = section.table?.get(key)?;
         let line = self.line(value.span().start);
@@ -578,93 +608,6 @@ impl<'t> Reader<'t> {
             }
         }
     }
-}
-
-/// Proposal of a link without `ike` and `esp`: the one that `millrace advise ipsec --goal security` gives for
-/// processors with AES instructions.
-const DEFAULT_IKE: IkeProposal = IkeProposal {
-    cipher: IpsecCipher::Aes256Gcm,
-    hash: IpsecHash::Sha384,
-    group: IkeGroup::Ecp384,
-};
-const DEFAULT_ESP: EspProposal =
-    EspProposal { cipher: IpsecCipher::Aes256Gcm, hash: None, group: Some(IkeGroup::Ecp384) };
-
-/// Bound on proposals: a packet of IKE holds them all.
-const MAX_PROPOSALS: usize = 16;
-
-/// Values of `engine`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum EngineName {
-    OpenVpn,
-    Ipsec,
-    Auto,
-}
-
-fn engine(value: &DeValue<'_>) -> Result<EngineName, String> {
-    match text(value)? {
-        "openvpn" => Ok(EngineName::OpenVpn),
-        "ipsec" => Ok(EngineName::Ipsec),
-        "auto" => Ok(EngineName::Auto),
-        other => Err(format!("{other:?} does not exist; write openvpn, ipsec or auto")),
-    }
-}
-
-fn is_bridged(value: &DeValue<'_>) -> Result<bool, String> {
-    match text(value)? {
-        "routed" => Ok(false),
-        "bridged" => Ok(true),
-        other => Err(format!("{other:?} does not exist; write routed or bridged")),
-    }
-}
-
-fn spread(value: &DeValue<'_>) -> Result<BondSpread, String> {
-    let wanted = text(value)?;
-    let found = BondSpread::MODES.into_iter().find(|(name, _)| *name == wanted);
-    found.map(|(_, spread)| spread).ok_or_else(|| {
-        let names = BondSpread::MODES.map(|(name, _)| name).join(", ");
-        format!("{wanted:?} is no mode of a link's bond; write one of {names}")
-    })
-}
-
-fn hash(value: &DeValue<'_>) -> Result<BondHash, String> {
-    let wanted = text(value)?;
-    let found = BondHash::ALL.into_iter().find(|hash| hash.name() == wanted);
-    found.ok_or_else(|| {
-        let names = BondHash::ALL.map(BondHash::name).join(", ");
-        format!("{wanted:?} is no hash of a bond; write one of {names}")
-    })
-}
-
-fn goal(value: &DeValue<'_>) -> Result<ChoiceGoal, String> {
-    match text(value)? {
-        "throughput" => Ok(ChoiceGoal::Throughput),
-        "cpu" => Ok(ChoiceGoal::Cpu),
-        other => Err(format!("{other:?} does not exist; write throughput or cpu")),
-    }
-}
-
-fn data_path(value: &DeValue<'_>) -> Result<DataPath, String> {
-    match text(value)? {
-        "kernel" => Ok(DataPath::Kernel),
-        "user" => Ok(DataPath::User),
-        other => Err(format!("{other:?} does not exist; write kernel or user")),
-    }
-}
-
-/// A list of proposals, all of which must be good.
-fn proposals<T: FromStr<Err = String>>(value: &DeValue<'_>) -> Result<Vec<T>, String> {
-    let DeValue::Array(items) = value else {
-        return Err("is not a list".to_owned());
-    };
-    if items.is_empty() || items.len() > MAX_PROPOSALS {
-        return Err(format!("does not have 1 to {MAX_PROPOSALS} proposals"));
-    }
-    let read = |item: &Spanned<DeValue<'_>>| {
-        let text = text(item.get_ref())?;
-        text.parse().map_err(|why| format!("{text:?}: {why}"))
-    };
-    items.iter().map(read).collect()
 }
 
 /// Values that determine the engine of a link.

@@ -15,8 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    HOLD_BACK_METRIC, LinkAction, LinkMember, LinkStep, PacketSizes, ROUTE_PROTOCOL,
-    device_settings, plain_step, setting,
+    LinkAction, LinkMember, LinkStep, PacketSizes, ROUTE_PROTOCOL, device_settings, hold_back_step,
+    plain_step, setting,
 };
 use crate::link::{BondSettings, BondSpread, LinkNetwork, Side, VpnLink};
 
@@ -136,7 +136,9 @@ pub(super) fn steps(
 ) -> Vec<LinkStep> {
     // First, so that a kernel without bonding changes nothing.
     let mut steps = bond_steps(link, side, bond, sizes);
-    steps.extend(unreachable_steps(link, side));
+    let networks = link.destinations(side).into_iter().chain([link.tunnels]);
+    let why = "without the link no packet leaves unencrypted by another route";
+    steps.extend(networks.map(|to| hold_back_step(to, why)));
     steps.extend(address_steps(link, side, bond));
     for member in members {
         steps.extend(member_steps(link, side, bond, member, sizes));
@@ -146,7 +148,8 @@ pub(super) fn steps(
 
 fn bond_steps(link: &VpnLink, side: Side, bond: &Bond, sizes: PacketSizes) -> Vec<LinkStep> {
     let device = bond.device.as_str();
-    let (mtu, own) = (sizes.tunnel.to_string(), address(link.end(side).inner).to_string());
+    let mtu = sizes.tunnel.to_string();
+    let own = address(link.end(side).inner).to_string();
     let mut add = vec!["ip", "link", "add", "dev", device, "address", &own, "type", "bond"];
     // Each end may have another member in use: what arrives at one that waits is taken, too.
     add.extend(["mode", bond.spread.name(), "miimon", MONITOR_MS, "all_slaves_active", "1"]);
@@ -178,32 +181,6 @@ fn bond_steps(link: &VpnLink, side: Side, bond: &Bond, sizes: PacketSizes) -> Ve
     steps
 }
 
-fn unreachable_steps(link: &VpnLink, side: Side) -> Vec<LinkStep> {
-    let destinations = link.destinations(side).into_iter().chain([link.tunnels]);
-    let step = |to: LinkNetwork| {
-        let to = to.to_string();
-        let words = |verb| {
-            [
-                "ip",
-                "route",
-                verb,
-                "unreachable",
-                &to,
-                "metric",
-                HOLD_BACK_METRIC,
-                "proto",
-                ROUTE_PROTOCOL,
-            ]
-        };
-        plain_step(
-            "without the link no packet leaves unencrypted by another route",
-            LinkAction::run(&words("replace")),
-            Some(LinkAction::run(&words("delete"))),
-        )
-    };
-    destinations.map(step).collect()
-}
-
 /// The end's addresses in the segment, and the routes to the networks behind the other end.
 fn address_steps(link: &VpnLink, side: Side, bond: &Bond) -> Vec<LinkStep> {
     let (end, other) = (link.end(side), link.end(side.other()));
@@ -221,7 +198,8 @@ fn address_steps(link: &VpnLink, side: Side, bond: &Bond) -> Vec<LinkStep> {
         end.inner6.map(IpAddr::from).zip(other.inner6.map(IpAddr::from)),
     ];
     for (own, peer) in pairs.into_iter().flatten() {
-        let (own_text, peer_text) = (own.to_string(), LinkNetwork::host(peer).to_string());
+        let own_text = own.to_string();
+        let peer_text = LinkNetwork::host(peer).to_string();
         let mut replace =
             vec!["ip", "address", "replace", &own_text, "peer", &peer_text, "dev", device];
         let mut delete = replace.clone();
@@ -239,7 +217,9 @@ fn address_steps(link: &VpnLink, side: Side, bond: &Bond) -> Vec<LinkStep> {
 }
 
 fn network_step(to: LinkNetwork, own: IpAddr, peer: IpAddr, device: &str) -> LinkStep {
-    let (to, own, peer) = (to.to_string(), own.to_string(), peer.to_string());
+    let to = to.to_string();
+    let own = own.to_string();
+    let peer = peer.to_string();
     let words = ["ip", "route", "replace", &to, "via", &peer, "dev", device];
     let mut replace = words.to_vec();
     replace.extend(["proto", ROUTE_PROTOCOL, "src", &own]);
@@ -261,8 +241,10 @@ fn member_steps(
     sizes: PacketSizes,
 ) -> Vec<LinkStep> {
     let device = member.device.as_str();
-    let (mtu, queue) = (sizes.tunnel.to_string(), link.queue_packets.to_string());
-    let (local, own) = (format!("{}/31", member.local), address(link.end(side).inner).to_string());
+    let mtu = sizes.tunnel.to_string();
+    let queue = link.queue_packets.to_string();
+    let local = format!("{}/31", member.local);
+    let own = address(link.end(side).inner).to_string();
     let why =
         format!("the device of member {}: it stays while its process restarts", member.number);
     let words = |verb| ["ip", "tuntap", verb, "dev", device, "mode", "tap"];

@@ -26,11 +26,14 @@ pub(super) fn plan(
     folders: &Folders,
     sizes: PacketSizes,
 ) -> (Vec<PlannedFile>, Vec<LinkMember>, Vec<LinkStep>) {
-    let (run, state) = (folders.run_of(&link.name), folders.state_of(&link.name));
+    let run = folders.run_of(&link.name);
+    let state = folders.state_of(&link.name);
     let config = state.join("0.conf");
     let running_config = run.join("0.conf");
     let daemon_config = state.join("strongswan.conf");
-    let (socket, log, pid_file) = (run.join("0.sock"), run.join("0.log"), run.join("0.pid"));
+    let socket = run.join("0.sock");
+    let log = run.join("0.log");
+    let pid_file = run.join("0.pid");
     let environment = format!("STRONGSWAN_CONF={}", text(&daemon_config));
     let load = format!(
         "swanctl --load-all --noprompt --uri unix://{} --file {}",
@@ -95,7 +98,8 @@ fn steps(link: &VpnLink, side: Side, run: &Path) -> Vec<LinkStep> {
         ["mkdir", "-p"].into_iter().chain(paths.iter().map(String::as_str)).collect();
     let mut steps = vec![step(LinkAction::run(&make))];
     for (name, folder) in FILES.into_iter().chain([REVOCATIONS]).zip(&folders) {
-        let (from, to) = (text(&end.certificates.join(name)), text(&folder.join(name)));
+        let from = text(&end.certificates.join(name));
+        let to = text(&folder.join(name));
         steps.push(step(LinkAction::run(&["ln", "-sfn", &from, &to])));
     }
     steps

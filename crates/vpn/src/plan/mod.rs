@@ -91,7 +91,7 @@ pub struct LinkStep {
     pub undo: Option<LinkAction>,
 }
 
-/// A change.
+/// An action of a step, of its undoing, or after the start of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkAction {
@@ -117,7 +117,7 @@ pub enum MemberEngine {
     Charon,
 }
 
-/// One tunnel.
+/// A tunnel of a link: its device, addresses, process and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkMember {
     /// Its number, from 0.
@@ -142,7 +142,7 @@ pub struct LinkMember {
     pub running_config: PathBuf,
     /// Starts the process, which then runs in the background.
     pub command: Vec<String>,
-    /// Makes the running process read a changed configuration; `None`: it has to start anew.
+    /// Makes the running process read a changed configuration; `None` for a process that has to start anew.
     #[serde(default)]
     pub reload: Option<Vec<String>>,
     /// File with the id of the process.
@@ -152,7 +152,7 @@ pub struct LinkMember {
     /// Log of the process since its start.
     pub log: PathBuf,
     /// Actions after each start of a process that makes its device itself, as OpenVPN does where the kernel encrypts:
-    /// that device goes with the process. Empty: the device stays while processes restart.
+    /// that device goes with the process. Empty for a device that stays while processes restart.
     #[serde(default)]
     pub device_actions: Vec<LinkAction>,
 }
@@ -166,8 +166,8 @@ impl LinkMember {
 
     /// The action that removes the device of a process that was killed, if the process makes it.
     ///
-    /// OpenVPN (2.6 to 2.7.8) takes an ovpn device that exists for its own, and then does not find it: it never asks
-    /// for the number of that device, and deletes it when it closes.
+    /// OpenVPN (2.6 to 2.7.8) takes an ovpn device that exists for its own and then does not find it, since it never
+    /// asks for the number of that device. It deletes the device when it closes.
     #[must_use]
     pub fn device_removal(&self) -> Option<LinkAction> {
         let words = ["ip", "link", "delete", "dev", &self.device];
@@ -477,7 +477,8 @@ fn member(
         Side::A => (a?, b?),
         Side::B => (b?, a?),
     };
-    let (run, state) = (folders.run_of(&link.name), folders.state_of(&link.name));
+    let run = folders.run_of(&link.name);
+    let state = folders.state_of(&link.name);
     let running_config = run.join(format!("{number}.conf"));
     let command = with_openssl(
         link.end(side),
@@ -556,29 +557,20 @@ fn common_steps(link: &VpnLink, side: Side, more: &[LinkNetwork]) -> Vec<LinkSte
             Some(LinkAction::run(&words("delete"))),
         ));
     }
-    let destinations = link.destinations(side);
-    for to in destinations.iter().chain(more) {
-        let to = to.to_string();
-        let words = |verb| {
-            [
-                "ip",
-                "route",
-                verb,
-                "unreachable",
-                &to,
-                "metric",
-                HOLD_BACK_METRIC,
-                "proto",
-                ROUTE_PROTOCOL,
-            ]
-        };
-        steps.push(plain_step(
-            "without a healthy member no packet leaves unencrypted by another route",
-            LinkAction::run(&words("replace")),
-            Some(LinkAction::run(&words("delete"))),
-        ));
+    let why = "without a healthy member no packet leaves unencrypted by another route";
+    for to in link.destinations(side).iter().chain(more) {
+        steps.push(hold_back_step(*to, why));
     }
     steps
+}
+
+/// A route that refuses packets to a network while no better one is set.
+fn hold_back_step(to: LinkNetwork, why: &str) -> LinkStep {
+    let to = to.to_string();
+    let route = [&to, "metric", HOLD_BACK_METRIC, "proto", ROUTE_PROTOCOL];
+    let action =
+        |verb| LinkAction::run(&[&["ip", "route", verb, "unreachable"], &route[..]].concat());
+    plain_step(why, action("replace"), Some(action("delete")))
 }
 
 /// The devices of OpenVPN's tunnels, of those members that do not make them.
@@ -610,8 +602,10 @@ pub(crate) fn device_settings(device: &str) -> PathBuf {
 
 /// Actions that set a member's device up.
 fn device_actions(link: &VpnLink, member: &LinkMember, sizes: PacketSizes) -> Vec<LinkAction> {
-    let (mtu, queue) = (sizes.tunnel.to_string(), link.queue_packets.to_string());
-    let (device, local) = (member.device.as_str(), format!("{}/31", member.local));
+    let mtu = sizes.tunnel.to_string();
+    let queue = link.queue_packets.to_string();
+    let device = member.device.as_str();
+    let local = format!("{}/31", member.local);
     let linkdown =
         |family| setting(family, &format!("conf/{device}/ignore_routes_with_linkdown"), "1");
     let words = ["ip", "link", "set", "dev", device, "mtu", &mtu, "txqueuelen", &queue, "up"];

@@ -33,6 +33,7 @@ use super::machine::{LinkMachine, MemberEvent, SuperviseAction};
 use super::metrics::write_metrics;
 use super::status::{LinkState, LinkStatus, log_changes, write_status};
 use crate::apply::{self, AppliedLink, ApplyError};
+use crate::down;
 use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
 use crate::host;
 use crate::plan::{Folders, LinkMember};
@@ -88,7 +89,8 @@ type Started = (u16, Result<Tunnel, ExecError>);
 /// # Errors
 /// The link is not applied, or has a supervisor already.
 pub fn run(name: &str, folders: &Folders, prefer_node: PreferNode) -> Result<(), ApplyError> {
-    let (run, state) = (folders.run_of(name), folders.state_of(name));
+    let run = folders.run_of(name);
+    let state = folders.state_of(name);
     let lock = Lock::take(&apply::supervisor_lock(&run))?;
     let Some(lock) = lock else {
         return Err(ApplyError::Supervised(name.to_owned()));
@@ -132,7 +134,7 @@ pub fn run(name: &str, folders: &Folders, prefer_node: PreferNode) -> Result<(),
     }
     let take_down = shell.take_down;
     drop(lock);
-    if take_down { apply::down(name, folders) } else { Ok(()) }
+    if take_down { down::plan(name, folders)?.perform() } else { Ok(()) }
 }
 
 impl Shell<'_> {
@@ -254,7 +256,8 @@ impl Shell<'_> {
                 let Some(attached) = self.members.get(&number) else {
                     return;
                 };
-                let (member, sender) = (attached.member.clone(), self.started.0.clone());
+                let member = attached.member.clone();
+                let sender = self.started.0.clone();
                 let prefer_node = self.prefer_node;
                 thread::spawn(move || {
                     // A container may refuse it: memory is then that of the processor that touches it first.

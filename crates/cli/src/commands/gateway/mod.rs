@@ -20,7 +20,7 @@ use millrace_gateway::settings::RecipeSettings;
 use millrace_gateway::{Application, write};
 use millrace_hostfs::generated::below;
 use millrace_hostfs::generated::verify::ConfigVerdict;
-use millrace_hostfs::generated::write::{FileChange, FileState, Written};
+use millrace_hostfs::generated::write::{EditedFiles, FileChange, FileState, Written};
 use millrace_hostfs::systemd;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -243,7 +243,7 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     let written = if args.dry_run {
         Written { files: changes.files, ..Written::default() }
     } else {
-        let work = || changes.apply(args.force);
+        let work = || changes.apply(EditedFiles::with_force(args.force));
         progress::while_doing("testing the configuration", work)
             .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
     };

@@ -19,7 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked};
+use millrace_hostfs::generated::write::EditedFiles;
+use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked, UpOptions};
+use millrace_vpn::down;
 use millrace_vpn::link::{self, LinkProblems};
 use millrace_vpn::plan::Folders;
 use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
@@ -34,6 +36,9 @@ use crate::placement::prefer_node;
 
 /// Time that `up` waits for the first member, without `--confirm-within`: TLS handshakes on busy cores.
 const FIRST_MEMBER: Duration = Duration::from_secs(20);
+
+/// Time until the status shows a change: the supervisor writes it once a second, later on a busy host.
+const STATUS_DELAY: Duration = Duration::from_secs(2);
 
 /// Interval of looks at the status.
 const POLL: Duration = Duration::from_millis(100);
@@ -109,11 +114,23 @@ fn up(args: &VpnUpArgs) -> Result<()> {
     for note in &checked.plan.notes {
         eprintln!("note: {note}");
     }
-    raise(&checked, &args.link.folders, args.force, args.confirm_within, args.no_wait)
+    let options = UpOptions {
+        edited: EditedFiles::with_force(args.force),
+        confirm_within: args.confirm_within,
+    };
+    let generation = apply_plan(&checked, &args.link.folders, options)?;
+    let name = &checked.plan.layout.name;
+    if args.no_wait {
+        eprintln!(
+            "configuration {generation} of link {name} is applied: millrace vpn status {name}"
+        );
+        return Ok(());
+    }
+    wait_until_up(name, generation, args.confirm_within, &folders(&args.link.folders))
 }
 
 fn rollback(args: &VpnRollbackArgs) -> Result<()> {
-    let VpnRollbackArgs { link, to } = args;
+    let VpnRollbackArgs { link, to, dry_run } = args;
     let folders = folders(&link.folders);
     let applied = AppliedLink::load(&folders, &link.name)?
         .ok_or_else(|| ApplyError::NotUp(link.name.clone()))?;
@@ -124,31 +141,31 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
     };
     let side = applied.layout.side;
     let checked = apply::check_former(&link.name, to, side, &folders).map_err(to_exit_error)?;
-    raise(&checked, &link.folders, false, None, false)
+    if *dry_run {
+        return output::print(&checked.plan.text());
+    }
+    let generation = apply_plan(&checked, &link.folders, UpOptions::default())?;
+    wait_until_up(&link.name, generation, None, &folders)
 }
 
-/// Applies a plan, and waits for the result.
-fn raise(
-    checked: &Checked,
-    args: &VpnFoldersArgs,
-    force: bool,
-    confirm_within: Option<Duration>,
-    no_wait: bool,
-) -> Result<()> {
+/// Applies a plan, and starts the supervisor if none runs. Returns the number of the configuration.
+fn apply_plan(checked: &Checked, args: &VpnFoldersArgs, options: UpOptions) -> Result<u64> {
     let folders = folders(args);
-    let name = &checked.plan.layout.name;
-    let raised = apply::up(checked, &folders, force, confirm_within).map_err(to_exit_error)?;
+    let raised = apply::up(checked, &folders, options).map_err(to_exit_error)?;
     if !raised.is_supervised {
-        start_supervisor(name, args, &folders)?;
+        start_supervisor(&checked.plan.layout.name, args, &folders)?;
     }
-    let generation = raised.applied.generation;
-    if no_wait {
-        eprintln!(
-            "configuration {generation} of link {name} is applied: millrace vpn status {name}"
-        );
-        return Ok(());
-    }
-    let until = Instant::now() + confirm_within.unwrap_or(FIRST_MEMBER) + Duration::from_secs(2);
+    Ok(raised.applied.generation)
+}
+
+/// Waits until the first member of a configuration carries traffic, or the former configuration is back.
+fn wait_until_up(
+    name: &str,
+    generation: u64,
+    confirm_within: Option<Duration>,
+    folders: &Folders,
+) -> Result<()> {
+    let until = Instant::now() + confirm_within.unwrap_or(FIRST_MEMBER) + STATUS_DELAY;
     let run = folders.run_of(name);
     while Instant::now() < until {
         let status = read_status(&run).filter(|status| status.generation >= generation);
@@ -231,7 +248,11 @@ fn restart(args: &VpnRestartArgs) -> Result<()> {
 
 fn down(args: &VpnDownArgs) -> Result<()> {
     let name = &args.link.name;
-    apply::down(name, &folders(&args.link.folders))?;
+    let plan = down::plan(name, &folders(&args.link.folders))?;
+    if args.dry_run {
+        return output::print(&plan.text());
+    }
+    plan.perform()?;
     eprintln!("link {name} is down; its configurations remain: millrace vpn history {name}");
     Ok(())
 }

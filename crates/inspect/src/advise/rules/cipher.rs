@@ -9,10 +9,14 @@ use crate::advise::facts::{AdviseFacts, Aes, QatUse};
 use crate::advise::sizes::SizeVerdict;
 use crate::advise::{AdviceChoice, AdviseRequest, Goal, Subject, Topic};
 
-/// A published measurement of one engine behind `/dev/crypto` (Annapurna Alpine, Netgear R9000,
-/// AES-256-CBC, 16 to 8192 bytes), fitted by t = set-up + bytes / speed, and its processor's AES.
+/// Set-up time of a request to an engine behind `/dev/crypto`: a published measurement (Annapurna Alpine, Netgear
+/// R9000, AES-256-CBC, 16 to 8192 bytes), fitted by t = set-up + bytes / speed.
 const ENGINE_SETUP_US: f64 = 12.2;
+
+/// Speed of that engine by the same fit.
 const ENGINE_MB_S: f64 = 558.0;
+
+/// Speed of the same machine's processor without the engine.
 const PROCESSOR_MB_S: f64 = 59.0;
 
 /// The rule that applies to this machine and request.
@@ -81,7 +85,8 @@ fn order(facts: &AdviseFacts, request: &AdviseRequest) -> Decision {
     // A run measures OpenSSL, which uses the instructions that this kernel does not.
     let sizes = request.sizes.as_ref().filter(|_| !facts.fips && rule != Rule::PortableAes);
     let measured = sizes.map(|sizes| {
-        let (model, packet) = (facts.model.as_deref(), request.packet_bytes);
+        let model = facts.model.as_deref();
+        let packet = request.packet_bytes;
         sizes.compare(model, aes[0], Cipher::ChaCha20Poly1305, packet)
     });
     let on_processor = match &measured {

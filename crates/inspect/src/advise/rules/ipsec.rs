@@ -41,6 +41,7 @@ pub(crate) struct IpsecAdvice {
     pub(crate) card: bool,
 }
 
+/// The settings of IPsec for this machine and goal, and the choices with their reasons.
 pub(crate) fn decide(
     facts: &AdviseFacts,
     request: &AdviseRequest,
@@ -51,7 +52,8 @@ pub(crate) fn decide(
     let (replay_window, window) = window(facts, &esp);
     let (per_cpu, associations) = per_cpu(facts, request.goal);
     let (card, offload) = card(facts, &esp);
-    let (esp_rekey_s, ike_rekey_s) = (ESP_REKEY_S.of(request.goal), IKE_REKEY_S.of(request.goal));
+    let esp_rekey_s = ESP_REKEY_S.of(request.goal);
+    let ike_rekey_s = IKE_REKEY_S.of(request.goal);
     let dpd_delay_s = DPD_DELAY_S.of(request.goal);
     let link = facts.mtu.unwrap_or(ETHERNET_MTU);
     let mtu = inner_mtu(link, &esp);

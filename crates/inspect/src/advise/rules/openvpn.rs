@@ -35,6 +35,7 @@ pub(crate) struct OpenvpnAdvice {
     pub(crate) dco: bool,
 }
 
+/// The settings of OpenVPN for this machine and goal, and the choices with their reasons.
 pub(crate) fn decide(
     facts: &AdviseFacts,
     request: &AdviseRequest,
@@ -47,7 +48,8 @@ pub(crate) fn decide(
     let (tls13_only, protocol) = tls_versions(request.goal, reason);
     let (dco, offload) = dco(facts);
     let (tun_mtu, mssfix, mtu) = mtu(facts, dco);
-    let (ping_s, restart_s) = (PING_S.of(request.goal), RESTART_S.of(request.goal));
+    let ping_s = PING_S.of(request.goal);
+    let restart_s = RESTART_S.of(request.goal);
     let rekey_s = RENEGOTIATE_S.of(request.goal);
     let plan = OpenvpnAdvice {
         ciphers,

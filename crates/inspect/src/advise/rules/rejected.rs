@@ -21,7 +21,7 @@ pub(crate) fn alternatives(
     rejected.collect()
 }
 
-/// The subject (`None`: each), whether the recipe concerns a machine and a goal, the recipe, and why it is
+/// The subject (`None` for each), whether the recipe concerns a machine and a goal, the recipe, and why it is
 /// rejected.
 type Recipe = (Option<Subject>, Concerns, &'static str, &'static str);
 

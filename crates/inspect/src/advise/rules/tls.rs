@@ -32,6 +32,7 @@ pub(crate) struct TlsAdvice {
     pub(crate) conf_command: bool,
 }
 
+/// The settings of a TLS server for this machine and goal, and the choices with their reasons.
 pub(crate) fn decide(
     facts: &AdviseFacts,
     request: &AdviseRequest,

@@ -67,9 +67,12 @@ pub(super) fn filter(facts: &Facts<'_>) -> Option<Finding> {
         list.strip_prefix('~').map_or_else(|| !list.is_empty() && !names(list), names)
     });
     let refused: Vec<String> = refused.map(quote).collect();
-    let filtered = facts.system.servers.iter().filter(|server| server.has_filter);
-    let filtered =
-        filtered.map(|server| format!("proc/{}/status: {}: Seccomp 2", server.pid, server.name));
+    let filtered = facts
+        .system
+        .servers
+        .iter()
+        .filter(|server| server.has_filter)
+        .map(|server| format!("proc/{}/status: {}: Seccomp 2", server.pid, server.name));
     let severity = if refused.is_empty() { Severity::Notice } else { Severity::Warning };
     let finding = Finding::new(severity).evidence(refused).evidence(filtered).if_evident()?;
     Some(

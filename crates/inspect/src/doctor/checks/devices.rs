@@ -44,7 +44,8 @@ pub(super) fn gpu_driver(facts: &Facts<'_>) -> Option<Finding> {
     Finding::notice()
         .evidence(without.map(|gpu| {
             let driver = gpu.driver.as_deref().unwrap_or("none");
-            let (address, device) = (&gpu.address, &gpu.device_id);
+            let address = &gpu.address;
+            let device = &gpu.device_id;
             format!("sys/bus/pci/devices/{address}: device {device}, driver {driver}")
         }))
         .impact("A pool could use it for large batches of private-key operations. It never speeds up single packets of \

@@ -59,23 +59,25 @@ pub(super) fn short_tag(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn no_pfs(facts: &Facts<'_>) -> Option<Finding> {
-    const GROUPS: [&str; 9] =
-        ["modp", "ecp", "curve", "x25519", "x448", "mlkem", "ke1_", "bp", "newhope"];
-    let has_group = |proposal: &str| {
-        let mut words = proposal.split('-');
-        words.any(|word| GROUPS.iter().any(|group| word.trim().starts_with(group)))
-    };
-    let without = |setting: &Setting| {
-        let mut proposals = setting.value.split(',').map(str::trim);
-        let explicit = |proposal: &str| proposal != "default" && !proposal.is_empty();
-        proposals.any(|proposal| explicit(proposal) && !has_group(&proposal.to_ascii_lowercase()))
-    };
     let esp = facts.settings_named(ConfiguredProgram::Strongswan, &["esp_proposals", "esp"]);
+    let without_group = esp.filter(|(_, setting)| {
+        let mut proposals = setting.value.split(',').map(str::trim);
+        proposals.any(|proposal| !["", "default"].contains(&proposal) && !has_group(proposal))
+    });
     Finding::notice()
-        .evidence(esp.filter(|(_, setting)| without(setting)).map(quote))
+        .evidence(without_group.map(quote))
         .impact("Without a group in the ESP proposal, rekeying derives new keys from the old ones: an attacker who once learns the keys of the IKE association can read all later traffic. One exchange an hour has no measurable cost.")
         .advise("esp_proposals = aes256gcm16-ecp384 (VyOS: set vpn ipsec esp-group NAME pfs dh-group20)")
         .if_evident()
+}
+
+/// Whether a proposal of ESP names a group of a key exchange.
+fn has_group(proposal: &str) -> bool {
+    const GROUPS: [&str; 9] =
+        ["modp", "ecp", "curve", "x25519", "x448", "mlkem", "ke1_", "bp", "newhope"];
+    let proposal = proposal.to_ascii_lowercase();
+    let mut words = proposal.split('-');
+    words.any(|word| GROUPS.iter().any(|group| word.trim().starts_with(group)))
 }
 
 pub(super) fn ikev1(facts: &Facts<'_>) -> Option<Finding> {
@@ -108,10 +110,11 @@ pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Finding> {
     reorders.extend(per_cpu.filter(|(_, setting)| setting.value.trim() != "no").map(quote));
     let windows: Vec<_> =
         facts.settings_named(ConfiguredProgram::Strongswan, &["replay_window"]).collect();
-    let small = windows
+    let mut small: Vec<String> = windows
         .iter()
-        .filter(|(_, setting)| setting.number().is_some_and(|window| window < WIDE_WINDOW));
-    let mut small: Vec<String> = small.map(|pair| quote(*pair)).collect();
+        .filter(|(_, setting)| setting.number().is_some_and(|window| window < WIDE_WINDOW))
+        .map(|pair| quote(*pair))
+        .collect();
     if windows.is_empty() {
         small.push("no replay_window is set: the default is 32 packets".to_owned());
     }

@@ -9,8 +9,13 @@ use crate::libcrypto::{Assembly, Library, Maker};
 /// The library with its version and its users, as evidence.
 fn named(library: &Library) -> String {
     let version = library.identity.version.as_deref().unwrap_or("");
-    let users = library.used_by.as_deref().unwrap_or_default();
-    let users: Vec<&str> = users.iter().map(|user| user.program.as_str()).collect();
+    let users: Vec<&str> = library
+        .used_by
+        .as_deref()
+        .unwrap_or_default()
+        .iter()
+        .map(|user| user.program.as_str())
+        .collect();
     let users = match users[..] {
         [] => String::new(),
         _ => format!(" (used by {})", users.join(", ")),
@@ -75,7 +80,9 @@ pub(super) fn replaced(facts: &Facts<'_>) -> Option<Finding> {
     let old = libraries(facts, |_| true).flat_map(|library| {
         let users = library.used_by.as_deref().unwrap_or_default();
         users.iter().filter(|user| user.deleted).map(|user| {
-            let (program, count, path) = (&user.program, user.processes, &library.path);
+            let program = &user.program;
+            let count = user.processes;
+            let path = &library.path;
             format!("{program} ({count} processes): still maps the earlier {path}")
         })
     });

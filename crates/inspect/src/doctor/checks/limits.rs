@@ -23,8 +23,10 @@ fn files_needed(facts: &Facts<'_>, name: &str) -> Option<u64> {
 
 pub(super) fn open_files(facts: &Facts<'_>) -> Option<Finding> {
     let short = facts.system.servers.iter().filter_map(|server| {
-        let (limit, needed) = (server.open_files?, files_needed(facts, &server.name)?);
-        let (pid, name) = (server.pid, &server.name);
+        let limit = server.open_files?;
+        let needed = files_needed(facts, &server.name)?;
+        let pid = server.pid;
+        let name = &server.name;
         (limit < needed).then(|| {
             format!(
                 "proc/{pid}/limits: {name}: {limit} open files, its configuration may need {needed}"

@@ -33,7 +33,8 @@ pub(super) fn tunnel_mtu(facts: &Facts<'_>) -> Option<Finding> {
         .iter()
         .filter(|interface| interface.kind != InterfaceKind::Tun || unclamped)
         .filter_map(|interface| {
-            let (mtu, overhead) = (interface.mtu_bytes?, overhead(interface.kind)?);
+            let mtu = interface.mtu_bytes?;
+            let overhead = overhead(interface.kind)?;
             let name = &interface.name;
             (mtu.saturating_add(overhead) > below_mtu).then(|| {
                 format!("sys/class/net/{name}/mtu: {mtu}; with {overhead} bytes of overhead it exceeds {below}'s \

@@ -167,7 +167,8 @@ pub(super) fn heartbeat(facts: &Facts<'_>) -> Option<Finding> {
     let first = silent.first()?;
     Finding::critical()
         .evidence(silent.iter().map(|device| {
-            let (address, failed) = (&device.address, device.heartbeats_failed.unwrap_or(0));
+            let address = &device.address;
+            let failed = device.heartbeats_failed.unwrap_or(0);
             format!("{address}: heartbeat/status -1, queries_failed {failed}")
         }))
         .impact("Requests already accepted by the device stay unanswered: tunnels stall until the device is reset.")
@@ -280,8 +281,7 @@ pub(super) fn errors_fatal(facts: &Facts<'_>) -> Option<Finding> {
     let finding = Finding::critical()
         .evidence(counted(facts, "errors_fatal", |device| {
             // Intel's driver counts in its table of firmware counters and does not distinguish kinds.
-            let events = device.engines.iter().filter_map(|engine| engine.ras_events);
-            let events = events.reduce(u64::saturating_add);
+            let events = device.engines.iter().filter_map(|engine| engine.ras_events).reduce(u64::saturating_add);
             device.errors.map(|errors| errors.fatal).or(events)
         }))
         .impact("Each error took the device down with all of its requests: a hardware fault, or memory or a bus that \
@@ -365,10 +365,13 @@ pub(super) fn idle(facts: &Facts<'_>) -> Option<Finding> {
     let up = devices(facts, |device| device.up == Some(true) && !device.engines.is_empty());
     let busy = up.iter().find(|device| device.requests() > 0)?;
     // Starting a device takes a few requests; a device for compression cannot share this load.
-    let idle = up.iter().filter(|device| {
-        device.requests() == 0 && device.serves_the_kernel() == busy.serves_the_kernel()
-    });
-    let idle: Vec<String> = idle.map(|device| format!("{}: 0 requests", device.address)).collect();
+    let idle: Vec<String> = up
+        .iter()
+        .filter(|device| {
+            device.requests() == 0 && device.serves_the_kernel() == busy.serves_the_kernel()
+        })
+        .map(|device| format!("{}: 0 requests", device.address))
+        .collect();
     (!idle.is_empty()).then(|| {
         Finding::notice()
             .evidence([format!("{}: {} requests", busy.address, busy.requests())])

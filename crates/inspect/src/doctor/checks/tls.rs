@@ -93,10 +93,8 @@ const OFFERS_HYBRID: (u32, u32, u32) = (3, 5, 0);
 const TAKES_GROUPS: (u32, u32, u32) = (3, 0, 0);
 
 pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
-    let has_ssl = |(_, setting): &(&str, &Setting)| setting.words().any(|word| word == "ssl");
-    let listener = |program, name| facts.settings(program, name).find(has_ssl);
-    let nginx = listener(ConfiguredProgram::Nginx, "listen");
-    let haproxy = listener(ConfiguredProgram::Haproxy, "bind");
+    let nginx = tls_listener(facts, ConfiguredProgram::Nginx, "listen");
+    let haproxy = tls_listener(facts, ConfiguredProgram::Haproxy, "bind");
     let server = if nginx.is_some() { "nginx" } else { "haproxy" };
     let listener = nginx.or(haproxy)?;
     let openssl: Vec<_> = facts
@@ -120,6 +118,15 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
     Some(hybrid_remedy(finding, facts, server, all_since(OFFERS_HYBRID)))
 }
 
+/// The first setting by which a server listens for TLS, with its file.
+fn tls_listener<'a>(
+    facts: &Facts<'a>,
+    program: ConfiguredProgram,
+    name: &'static str,
+) -> Option<(&'a str, &'a Setting)> {
+    facts.settings(program, name).find(|(_, setting)| setting.words().any(|word| word == "ssl"))
+}
+
 /// Evidence that the server offers no post-quantum group; `None` if it offers one.
 fn missing_hybrid(facts: &Facts<'_>, openssl: &[&Library]) -> Option<Vec<String>> {
     let hybrid = |(_, setting): &(&str, &Setting)| setting.value.contains("MLKEM768");
@@ -129,8 +136,9 @@ fn missing_hybrid(facts: &Facts<'_>, openssl: &[&Library]) -> Option<Vec<String>
         // A list without it takes it away from every OpenSSL.
         return Some(vec![quote(list)]);
     }
-    let old = openssl.iter().filter(|library| !library.identity.since(OFFERS_HYBRID));
-    let old: Vec<String> = old
+    let old: Vec<String> = openssl
+        .iter()
+        .filter(|library| !library.identity.since(OFFERS_HYBRID))
         .map(|library| {
             let version = library.identity.version.as_deref().unwrap_or("of unknown version");
             format!("{}: OpenSSL {version} has none", library.path)

@@ -186,7 +186,7 @@ impl CipherContext {
 
     /// Transforms `source` into `target`, which another process sees and may change. They have the same length; they
     /// are the same place, or do not overlap. `false` as for [`Self::run`]; then `target` is as it was.
-    pub(crate) fn run_there(
+    pub(crate) fn run_volatile(
         &mut self,
         iv: &[u8],
         source: &VolatileSlice<'_>,
@@ -403,8 +403,9 @@ impl Ccm {
     ) -> Result<(), AeadError> {
         let (text, tag) = source.split_at_checked(target.len()).ok_or(AeadError::Length)?;
         let mut tag = tag.to_vec();
-        let context = self.begin(nonce, Err(&mut tag), text.len(), Direction::Decrypt);
-        let mut context = context.ok_or(AeadError::Length)?;
+        let mut context = self
+            .begin(nonce, Err(&mut tag), text.len(), Direction::Decrypt)
+            .ok_or(AeadError::Length)?;
         if !aad.is_empty() {
             context.ccm_update(Some(aad), None, aad.len()).ok_or(AeadError::Length)?;
         }

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{
-    ASK_EVERY, Duty, ECHO_GRACE, Member, MemberEvent, MemberState, PROBE_EVERY, Probing, Process,
-    RECONNECT_AFTER, Reconnects, SILENCE, SentProbe, StateChange, SuperviseAction, WINDOW,
+    ASK_EVERY, Duty, ECHO_GRACE, Member, MemberEvent, MemberState, PROBE_EVERY, ProbeResult,
+    Probing, Process, RECONNECT_AFTER, Reconnects, SILENCE, SentProbe, StateChange,
+    SuperviseAction, WINDOW,
 };
 use crate::management::{ManagementLine, TunnelState};
 
@@ -74,16 +75,16 @@ impl Probing {
         self.unanswered_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    fn finish(&mut self, good: bool) {
-        self.in_a_row = if good { self.in_a_row + 1 } else { 0 };
-        self.results.push_back(good);
+    fn finish(&mut self, result: ProbeResult) {
+        self.in_a_row = if result == ProbeResult::Answered { self.in_a_row + 1 } else { 0 };
+        self.results.push_back(result);
         if self.results.len() > WINDOW {
             self.results.pop_front();
         }
     }
 
     pub(super) fn lost(&self) -> usize {
-        self.results.iter().filter(|good| !**good).count()
+        self.results.iter().filter(|result| **result == ProbeResult::Lost).count()
     }
 
     /// A small probe decides; a full one only tells whether long packets pass. Echoes come back in order, so
@@ -104,7 +105,7 @@ impl Probing {
             if probe.full {
                 self.lost_long = 0;
             } else {
-                self.finish(true);
+                self.finish(ProbeResult::Answered);
             }
             return;
         }
@@ -114,7 +115,7 @@ impl Probing {
         if full {
             self.lost_long += 1;
         } else {
-            self.finish(false);
+            self.finish(ProbeResult::Lost);
         }
     }
 
@@ -129,7 +130,7 @@ impl Probing {
     }
 
     pub(super) fn loses_long_packets(&self) -> bool {
-        self.lost_long >= BLACK_HOLE && self.results.back() == Some(&true)
+        self.lost_long >= BLACK_HOLE && self.results.back() == Some(&ProbeResult::Answered)
     }
 }
 
@@ -378,6 +379,8 @@ impl Member {
         });
     }
 
+    /// Takes the member out of the link or into it, by its echoes. `least_lost` is the lowest number of lost probes
+    /// among the `up` members of the link.
     pub(super) fn judge(
         &mut self,
         now: Instant,

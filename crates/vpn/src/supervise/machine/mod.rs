@@ -4,8 +4,8 @@
 //! The supervisor's decisions: events and the time go in, actions come out. It does no I/O and reads no clock.
 //!
 //! A member is in the link while its process runs and echoes come back through its tunnel. The kernel leaves a
-//! member out by itself when its process ends (the device loses its carrier); the echoes notice all that the
-//! kernel cannot: a process that hangs, a peer that is gone, a path that is cut one way.
+//! member out by itself when its process ends: the device loses its carrier. The echoes show what the kernel cannot
+//! notice: a process that hangs, a peer that is gone, a path that is cut one way.
 
 mod member;
 
@@ -219,6 +219,12 @@ struct SentProbe {
     full: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProbeResult {
+    Answered,
+    Lost,
+}
+
 #[derive(Debug)]
 struct Probing {
     next_at: Instant,
@@ -226,8 +232,8 @@ struct Probing {
     sequence: u16,
     /// Probes without a reply yet, in the order of their sequence numbers.
     outstanding: VecDeque<SentProbe>,
-    /// Whether each of the last [`WINDOW`] small probes was answered; empty when it joins the link.
-    results: VecDeque<bool>,
+    /// The last [`WINDOW`] small probes; empty when the member joins the link.
+    results: VecDeque<ProbeResult>,
     /// Small probes answered since one was lost or the member left the link.
     in_a_row: u32,
     /// Full-size probes lost since the last answered one.
@@ -404,8 +410,13 @@ impl LinkMachine {
         }
         let mut actions = Vec::new();
         self.begin_one_update(now);
-        let least_lost = self.members.iter().filter(|member| member.is_up());
-        let least_lost = least_lost.map(|member| member.probing.lost()).min().unwrap_or(WINDOW);
+        let least_lost = self
+            .members
+            .iter()
+            .filter(|member| member.is_up())
+            .map(|member| member.probing.lost())
+            .min()
+            .unwrap_or(WINDOW);
         let up = self.members.iter().filter(|member| member.is_up()).count();
         // End b begins TLS handshakes, so that a reconnect there helps. Without a healthy member the path itself is the
         // likelier cause, and OpenVPN's own keep-alive decides.
