@@ -51,7 +51,7 @@ pub(crate) struct NodeProcess {
 
 /// `millrace status --json`, as much of it as is used here.
 #[derive(Deserialize)]
-struct Status {
+struct NodeStatus {
     operations: Vec<Completed>,
 }
 
@@ -169,7 +169,7 @@ impl NodeProcess {
     /// Number of jobs that the node has completed, by operation, from its own counters.
     pub(crate) fn completed(&self) -> Result<BTreeMap<String, u64>, BenchError> {
         let text = self.run(|command| command.args(["status", "--json"]))?;
-        let status: Status = serde_json::from_str(&text)
+        let status: NodeStatus = serde_json::from_str(&text)
             .map_err(|error| BenchError::Setup(format!("the node's status: {error}")))?;
         let mut completed = BTreeMap::new();
         for row in status.operations {

@@ -128,7 +128,7 @@ impl Image {
     fn read<'data, R: ReadRef<'data>>(data: R, path: PathBuf) -> Result<Self, ImageError> {
         let file = object::File::parse(data)?;
         let deadline = Instant::now() + MAX_TIME;
-        let mut functions = Functions::default();
+        let mut functions = FunctionTable::default();
         functions.add_symbols(file.dynamic_symbols(), deadline)?;
         functions.add_symbols(file.symbols(), deadline)?;
         functions.add_unwind_entries(&file, deadline)?;
@@ -204,12 +204,12 @@ fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Starts, ends and names of functions.
 #[derive(Default)]
-struct Functions {
+struct FunctionTable {
     starts: BTreeMap<u64, Option<Box<str>>>,
     ends: Vec<u64>,
 }
 
-impl Functions {
+impl FunctionTable {
     fn add(&mut self, start: u64, len: u64, name: Option<&str>) -> Result<(), ImageError> {
         if self.starts.len() >= MAX_FUNCTIONS {
             return Err(ImageError::TooManyFunctions);
@@ -451,7 +451,7 @@ mod tests {
             return;
         };
         let file = object::File::parse(&*whole).expect("a program");
-        let late = Functions::default().add_unwind_entries(&file, Instant::now());
+        let late = FunctionTable::default().add_unwind_entries(&file, Instant::now());
         assert!(matches!(late, Err(ImageError::TooSlow)), "{late:?}");
     }
 

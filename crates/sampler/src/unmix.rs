@@ -109,18 +109,18 @@ pub(super) fn unmix(
 }
 
 /// A function that has samples and occurs in templates: its count, and its likelihood under each template.
-type Row = (u64, f64, Vec<f64>);
+type FunctionRow = (u64, f64, Vec<f64>);
 
-fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<Row> {
+fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<FunctionRow> {
     let all = counts.iter().map(|(&function, &count)| {
         let shares = templates.iter().map(|template| template.share(function)).collect();
         (function, count as f64, shares)
     });
-    all.filter(|(_, _, shares): &Row| shares.iter().any(|share| *share > 0.0)).collect()
+    all.filter(|(_, _, shares): &FunctionRow| shares.iter().any(|share| *share > 0.0)).collect()
 }
 
 /// The share of each template.
-fn weights(rows: &[Row], templates: usize) -> Vec<f64> {
+fn weights(rows: &[FunctionRow], templates: usize) -> Vec<f64> {
     let all: f64 = rows.iter().map(|(_, count, _)| count).sum();
     let mut weights = vec![1.0 / templates.max(1) as f64; templates];
     if all <= 0.0 {

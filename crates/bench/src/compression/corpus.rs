@@ -25,14 +25,14 @@ const MAX_FILES: usize = 20_000;
 const MAX_DEPTH: usize = 12;
 
 /// One kind of content, as long as the longest page or shorter.
-pub(super) struct Text {
+pub(super) struct KindText {
     pub(super) kind: &'static str,
     pub(super) bytes: Vec<u8>,
 }
 
 /// # Errors
 /// [`BenchError::Usage`] if there is no text of any kind.
-pub(super) fn read(files: Option<&Path>, kinds: &[String]) -> Result<Vec<Text>, BenchError> {
+pub(super) fn read(files: Option<&Path>, kinds: &[String]) -> Result<Vec<KindText>, BenchError> {
     let folder = files.unwrap_or_else(|| Path::new(DOCUMENTS));
     let mut found = Vec::new();
     walk(folder, 0, &mut found);
@@ -49,9 +49,9 @@ pub(super) fn read(files: Option<&Path>, kinds: &[String]) -> Result<Vec<Text>, 
         if kind == "json" && files.is_none() {
             bytes = packages();
         }
-        Text { kind, bytes }
+        KindText { kind, bytes }
     };
-    let texts: Vec<Text> = KINDS
+    let texts: Vec<KindText> = KINDS
         .into_iter()
         .filter(|kind| kinds.iter().any(|named| named == kind))
         .map(text)

@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use self::args::CompressionArgs;
-use self::corpus::Text;
-use self::site::Site;
+use self::corpus::KindText;
+use self::site::NginxSite;
 use crate::cores;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
@@ -42,7 +42,7 @@ const REQUESTS: std::ops::RangeInclusive<usize> = 32..=1000;
 /// nginx as it is, with the library, and with the library and one of its engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Variant {
+enum NginxVariant {
     Stock,
     Millrace,
     Isal,
@@ -51,7 +51,7 @@ enum Variant {
 
 /// Pages of one kind and length at one level, over all rounds.
 #[derive(Debug, Serialize)]
-struct Row {
+struct CompressionRow {
     kind: &'static str,
     size: usize,
     level: u8,
@@ -67,21 +67,21 @@ struct Row {
     millrace_bytes: usize,
     /// Results with ISA-L alone.
     #[serde(skip_serializing_if = "Option::is_none")]
-    isal: Option<Alone>,
+    isal: Option<EngineAlone>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    libdeflate: Option<Alone>,
+    libdeflate: Option<EngineAlone>,
 }
 
 /// One engine alone.
 #[derive(Debug, Default, Serialize)]
-struct Alone {
+struct EngineAlone {
     us: Vec<f64>,
     bytes: usize,
 }
 
-impl Alone {
+impl EngineAlone {
     /// CPU time of stock zlib divided by this engine's, and the change of the length, as text.
-    fn show(alone: Option<&Self>, row: &Row) -> String {
+    fn show(alone: Option<&Self>, row: &CompressionRow) -> String {
         let gain = alone.and_then(|alone| {
             Spread::of_ratios(row.stock_us.iter().copied(), alone.us.iter().copied())
         });
@@ -97,7 +97,7 @@ fn change(from: usize, to: usize) -> f64 {
     100.0 * (to as f64 / from as f64 - 1.0)
 }
 
-impl Row {
+impl CompressionRow {
     /// CPU time with stock zlib divided by that with Millrace, within each round.
     fn gain(&self) -> Option<Spread> {
         Spread::of_ratios(self.stock_us.iter().copied(), self.millrace_us.iter().copied())
@@ -120,7 +120,7 @@ impl Row {
 
 /// All kinds of one size and level.
 #[derive(Debug, Serialize)]
-struct Summary {
+struct CompressionSummary {
     size: usize,
     level: u8,
     /// Gain in CPU time: geometric mean over the kinds, median and range over the rounds.
@@ -132,7 +132,7 @@ struct Summary {
 }
 
 #[derive(Debug, Serialize)]
-struct Plan {
+struct CompressionPlan {
     server_core: usize,
     load_core: usize,
     rounds: u64,
@@ -140,8 +140,13 @@ struct Plan {
     files: String,
 }
 
-impl Plan {
-    fn of(args: &CompressionArgs, texts: &[Text], server_core: usize, load_core: usize) -> Self {
+impl CompressionPlan {
+    fn of(
+        args: &CompressionArgs,
+        texts: &[KindText],
+        server_core: usize,
+        load_core: usize,
+    ) -> Self {
         let files = args.files.as_ref();
         Self {
             server_core,
@@ -157,9 +162,9 @@ impl Plan {
 }
 
 #[derive(Debug, Serialize)]
-struct Figures {
-    rows: Vec<Row>,
-    summary: Vec<Summary>,
+struct CompressionFigures {
+    rows: Vec<CompressionRow>,
+    summary: Vec<CompressionSummary>,
 }
 
 /// Measures, prints and writes.
@@ -178,11 +183,11 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     let dir = temporary_folder()?;
     let pages = pages(&texts, &args.size, args.pages);
     site::write_pages(dir.path(), &pages)?;
-    let mut variants = vec![Variant::Stock, Variant::Millrace];
+    let mut variants = vec![NginxVariant::Stock, NginxVariant::Millrace];
     if args.engines {
-        variants.extend([Variant::Isal, Variant::Libdeflate]);
+        variants.extend([NginxVariant::Isal, NginxVariant::Libdeflate]);
     }
-    let start = |variant| Site::start(variant, &library, &args.level, server_core, dir.path());
+    let start = |variant| NginxSite::start(variant, &library, &args.level, server_core, dir.path());
     let mut sites = variants
         .into_iter()
         .map(|variant| Ok((variant, start(variant)?)))
@@ -191,9 +196,9 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     let progress = Progress::start(steps)?;
     cores::pin(load_core)?;
     let rows = rounds(args, &pages, &mut sites, progress)?;
-    let plan = Plan::of(args, &texts, server_core, load_core);
+    let plan = CompressionPlan::of(args, &texts, server_core, load_core);
     let summary = summarize(&rows, args.rounds);
-    let mut report = BenchReport::new("compression", 2, plan, Figures { rows, summary });
+    let mut report = BenchReport::new("compression", 2, plan, CompressionFigures { rows, summary });
     report.goals = goals(&report.figures.summary);
     if let Some(svg) = &args.svg {
         write(&plot(&report.figures.summary)?, svg)?;
@@ -206,16 +211,16 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
 /// Measures each page at each level on each site, in every round.
 fn rounds(
     args: &CompressionArgs,
-    pages: &[Page],
-    sites: &mut [(Variant, Site)],
+    pages: &[PageSet],
+    sites: &mut [(NginxVariant, NginxSite)],
     mut progress: Progress,
-) -> Result<Vec<Row>, BenchError> {
-    let mut rows: BTreeMap<(usize, usize), Row> = BTreeMap::new();
+) -> Result<Vec<CompressionRow>, BenchError> {
+    let mut rows: BTreeMap<(usize, usize), CompressionRow> = BTreeMap::new();
     for round in 0..args.rounds {
         for (at, page) in pages.iter().enumerate() {
             for (of, level) in args.level.iter().enumerate() {
                 progress.now(&format!("{} {} bytes, level {level}", page.kind, page.size))?;
-                let row = rows.entry((of, at)).or_insert_with(|| Row::new(page, *level));
+                let row = rows.entry((of, at)).or_insert_with(|| CompressionRow::new(page, *level));
                 // Who begins alternates, so that neither always finds a warm cache.
                 let mut order: Vec<usize> = (0..sites.len()).collect();
                 if round % 2 == 1 {
@@ -236,13 +241,13 @@ fn rounds(
 }
 
 /// Pages of one kind and length, from different places of a text.
-struct Page {
+struct PageSet {
     kind: &'static str,
     size: usize,
     bytes: Vec<Vec<u8>>,
 }
 
-impl Page {
+impl PageSet {
     fn name(&self, number: usize) -> String {
         format!("{}-{}-{number}.html", self.kind, self.size)
     }
@@ -252,8 +257,8 @@ impl Page {
     }
 }
 
-fn pages(texts: &[Text], sizes: &[usize], most: usize) -> Vec<Page> {
-    let of = |text: &Text, size: usize| {
+fn pages(texts: &[KindText], sizes: &[usize], most: usize) -> Vec<PageSet> {
+    let of = |text: &KindText, size: usize| {
         let mut bytes: Vec<Vec<u8>> = text.bytes.chunks_exact(size).map(<[u8]>::to_vec).collect();
         if bytes.is_empty() {
             bytes.push(text.bytes.clone());
@@ -261,13 +266,13 @@ fn pages(texts: &[Text], sizes: &[usize], most: usize) -> Vec<Page> {
         // From all parts of the text.
         let step = bytes.len().div_ceil(most);
         let bytes = bytes.into_iter().step_by(step).collect();
-        Page { kind: text.kind, size, bytes }
+        PageSet { kind: text.kind, size, bytes }
     };
     sizes.iter().flat_map(|size| texts.iter().map(move |text| of(text, *size))).collect()
 }
 
-impl Row {
-    fn new(page: &Page, level: u8) -> Self {
+impl CompressionRow {
+    fn new(page: &PageSet, level: u8) -> Self {
         Self {
             kind: page.kind,
             size: page.size,
@@ -283,16 +288,16 @@ impl Row {
         }
     }
 
-    fn add<'a>(&'a mut self, variant: Variant, took: f64, bytes: usize) {
-        let alone = |place: &'a mut Option<Alone>| {
-            let Alone { us, bytes } = place.get_or_insert_default();
+    fn add<'a>(&'a mut self, variant: NginxVariant, took: f64, bytes: usize) {
+        let alone = |place: &'a mut Option<EngineAlone>| {
+            let EngineAlone { us, bytes } = place.get_or_insert_default();
             (us, bytes)
         };
         let (times, length) = match variant {
-            Variant::Stock => (&mut self.stock_us, &mut self.stock_bytes),
-            Variant::Millrace => (&mut self.millrace_us, &mut self.millrace_bytes),
-            Variant::Isal => alone(&mut self.isal),
-            Variant::Libdeflate => alone(&mut self.libdeflate),
+            NginxVariant::Stock => (&mut self.stock_us, &mut self.stock_bytes),
+            NginxVariant::Millrace => (&mut self.millrace_us, &mut self.millrace_bytes),
+            NginxVariant::Isal => alone(&mut self.isal),
+            NginxVariant::Libdeflate => alone(&mut self.libdeflate),
         };
         times.push(took);
         *length = bytes;
@@ -304,8 +309,8 @@ fn geometric_mean(values: &[f64]) -> f64 {
     (logarithms / values.len() as f64).exp()
 }
 
-fn summarize(rows: &[Row], rounds: u64) -> Vec<Summary> {
-    let mut groups: BTreeMap<(u8, usize), Vec<&Row>> = BTreeMap::new();
+fn summarize(rows: &[CompressionRow], rounds: u64) -> Vec<CompressionSummary> {
+    let mut groups: BTreeMap<(u8, usize), Vec<&CompressionRow>> = BTreeMap::new();
     for row in rows {
         groups.entry((row.level, row.size)).or_default().push(row);
     }
@@ -320,17 +325,23 @@ fn summarize(rows: &[Row], rounds: u64) -> Vec<Summary> {
             let change = rows.iter().map(|row| row.change()).sum::<f64>() / rows.len() as f64;
             let ceilings: Vec<f64> =
                 rows.iter().filter_map(|row| Some(row.ceiling()?.median)).collect();
-            found.push(Summary { size, level, gain, ceiling: geometric_mean(&ceilings), change });
+            found.push(CompressionSummary {
+                size,
+                level,
+                gain,
+                ceiling: geometric_mean(&ceilings),
+                change,
+            });
         }
     }
     found
 }
 
 /// The numbers to reach, where their sizes and levels were measured.
-fn goals(summary: &[Summary]) -> Goals {
+fn goals(summary: &[CompressionSummary]) -> Goals {
     let mut goals = Vec::new();
     for row in summary {
-        let Summary { size, level, gain, ceiling: _, change } = row;
+        let CompressionSummary { size, level, gain, ceiling: _, change } = row;
         let what = |what: &str| format!("{what}, level {level}, {size} bytes");
         let gain_goal = |must, aim| Goal::at_least(what("times less CPU"), must, aim, *gain);
         let size_goal = |must, aim| {
@@ -348,7 +359,7 @@ fn goals(summary: &[Summary]) -> Goals {
     Goals(goals.into_iter().flatten().collect())
 }
 
-fn text(report: &BenchReport<Plan, Figures>) -> String {
+fn text(report: &BenchReport<CompressionPlan, CompressionFigures>) -> String {
     let plan = &report.plan;
     let head = format!(
         "{}\nBoth nginx on core {}, the client on core {}{}; {} rounds; {}\n",
@@ -362,7 +373,7 @@ fn text(report: &BenchReport<Plan, Figures>) -> String {
     let rows = table(
         &report.figures.rows,
         &[
-            ("page", &|row: &&Row| format!("{} {}", row.kind, row.size)),
+            ("page", &|row: &&CompressionRow| format!("{} {}", row.kind, row.size)),
             ("of", &|row| row.pages.to_string()),
             ("level", &|row| row.level.to_string()),
             ("stock µs", &|row| middle(&row.stock_us)),
@@ -384,31 +395,31 @@ fn text(report: &BenchReport<Plan, Figures>) -> String {
 
 /// Times less CPU and change of the length with the library, and with each of its engines alone; nothing if they were
 /// not measured.
-fn engines_table(rows: &[Row]) -> String {
+fn engines_table(rows: &[CompressionRow]) -> String {
     if rows.iter().all(|row| row.isal.is_none()) {
         return String::new();
     }
     let table = table(
         rows,
         &[
-            ("page", &|row: &&Row| format!("{} {}", row.kind, row.size)),
+            ("page", &|row: &&CompressionRow| format!("{} {}", row.kind, row.size)),
             ("level", &|row| row.level.to_string()),
             ("millrace", &|row| {
                 let gain = row.gain().map_or(0.0, |gain| gain.median);
                 format!("{gain:.2}, {:+.1} %", row.change())
             }),
-            ("isal alone", &|row| Alone::show(row.isal.as_ref(), row)),
-            ("libdeflate alone", &|row| Alone::show(row.libdeflate.as_ref(), row)),
+            ("isal alone", &|row| EngineAlone::show(row.isal.as_ref(), row)),
+            ("libdeflate alone", &|row| EngineAlone::show(row.libdeflate.as_ref(), row)),
         ],
     );
     format!("{}\n", table.render())
 }
 
-fn summary_table(summary: &[Summary]) -> String {
+fn summary_table(summary: &[CompressionSummary]) -> String {
     let table = table(
         summary,
         &[
-            ("all kinds", &|row: &&Summary| format!("{} bytes", row.size)),
+            ("all kinds", &|row: &&CompressionSummary| format!("{} bytes", row.size)),
             ("level", &|row| row.level.to_string()),
             ("times less CPU (range)", &|row| row.gain.show(2)),
             ("at most", &|row| format!("{:.2}", row.ceiling)),
@@ -419,7 +430,7 @@ fn summary_table(summary: &[Summary]) -> String {
 }
 
 /// The table of `make demo`.
-fn demonstration(summary: &[Summary]) -> String {
+fn demonstration(summary: &[CompressionSummary]) -> String {
     format!(
         "\nCompressed responses of stock nginx: CPU of a worker with Millrace's library against zlib, and the\n\
          change of their length; at most: if compression cost nothing. Each body was decompressed and compared.\n{}",
@@ -432,7 +443,7 @@ fn middle(values: &[f64]) -> String {
         .map_or_else(String::new, |spread| format!("{:.0}", spread.median))
 }
 
-fn plot(summary: &[Summary]) -> Result<String, BenchError> {
+fn plot(summary: &[CompressionSummary]) -> Result<String, BenchError> {
     let mut levels: Vec<u8> = summary.iter().map(|row| row.level).collect();
     let mut sizes: Vec<usize> = summary.iter().map(|row| row.size).collect();
     levels.sort_unstable();
@@ -462,8 +473,8 @@ fn plot(summary: &[Summary]) -> Result<String, BenchError> {
 mod tests {
     use super::*;
 
-    fn row(kind: &'static str, stock: [f64; 2], millrace: [f64; 2]) -> Row {
-        Row {
+    fn row(kind: &'static str, stock: [f64; 2], millrace: [f64; 2]) -> CompressionRow {
+        CompressionRow {
             kind,
             size: 100_000,
             level: 1,
@@ -474,7 +485,7 @@ mod tests {
             millrace_bytes: 98,
             pages: 1,
             isal: None,
-            libdeflate: Some(Alone { us: stock.map(|us| us / 2.0).to_vec(), bytes: 90 }),
+            libdeflate: Some(EngineAlone { us: stock.map(|us| us / 2.0).to_vec(), bytes: 90 }),
         }
     }
 
@@ -491,13 +502,13 @@ mod tests {
         let text = goals(&found).render();
         assert!(text.contains("times less CPU, level 1, 100000 bytes"), "{text}");
         assert!(plot(&found).expect("a plot").contains("level 1"));
-        let alone = Alone::show(rows[0].libdeflate.as_ref(), &rows[0]);
+        let alone = EngineAlone::show(rows[0].libdeflate.as_ref(), &rows[0]);
         assert_eq!(alone, "2.00, -10.0 %");
     }
 
     #[test]
     fn pages_of_a_kind_are_different_parts_of_its_text() {
-        let text = |bytes: Vec<u8>| Text { kind: "js", bytes };
+        let text = |bytes: Vec<u8>| KindText { kind: "js", bytes };
         let [long, short] = [(0..=99).collect(), vec![7]].map(text);
         let found = pages(&[long, short], &[10], 4);
         let [long, short] = &found[..] else {

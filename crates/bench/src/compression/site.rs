@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use flate2::read::GzDecoder;
 
-use super::{Page, Variant};
+use super::{NginxVariant, PageSet};
 use crate::error::BenchError;
 use crate::process::{ChildProcess, command, free_addresses, listens, need};
 
@@ -47,7 +47,7 @@ pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, BenchError> {
 }
 
 /// Writes the pages where both nginx find them.
-pub(super) fn write_pages(dir: &Path, pages: &[Page]) -> Result<(), BenchError> {
+pub(super) fn write_pages(dir: &Path, pages: &[PageSet]) -> Result<(), BenchError> {
     let folder = dir.join("pages");
     for folder in [&folder, &folder.join(READY)] {
         fs::create_dir(folder).map_err(BenchError::file("create", folder))?;
@@ -62,7 +62,7 @@ pub(super) fn write_pages(dir: &Path, pages: &[Page]) -> Result<(), BenchError> 
 }
 
 /// A running nginx with open connections.
-pub(super) struct Site {
+pub(super) struct NginxSite {
     process: ChildProcess,
     connections: Vec<BufReader<TcpStream>>,
     address: SocketAddr,
@@ -71,9 +71,9 @@ pub(super) struct Site {
     bodies: BTreeMap<String, Vec<u8>>,
 }
 
-impl Site {
+impl NginxSite {
     pub(super) fn start(
-        variant: Variant,
+        variant: NginxVariant,
         library: &Path,
         levels: &[u8],
         core: usize,
@@ -108,13 +108,13 @@ impl Site {
         fs::write(&config, text).map_err(BenchError::file("write", &config))?;
         let mut command = command(&need("nginx", "nginx")?);
         command.arg("-p").arg(&dir).args(["-e", "error.log", "-c"]).arg(&config);
-        if variant != Variant::Stock {
+        if variant != NginxVariant::Stock {
             command.env("LD_PRELOAD", library);
         }
         match variant {
-            Variant::Isal => command.env(ENGINES, "isal"),
-            Variant::Libdeflate => command.env(ENGINES, "libdeflate"),
-            Variant::Stock | Variant::Millrace => command.env_remove(ENGINES),
+            NginxVariant::Isal => command.env(ENGINES, "isal"),
+            NginxVariant::Libdeflate => command.env(ENGINES, "libdeflate"),
+            NginxVariant::Stock | NginxVariant::Millrace => command.env_remove(ENGINES),
         };
         let mut process = ChildProcess::start("nginx", core, command, &dir.join("output.log"))?;
         process.wait_until(|| listens(address))?;
@@ -132,7 +132,11 @@ impl Site {
     ///
     /// # Errors
     /// [`BenchError::Wrong`] if a body is not its page.
-    pub(super) fn measure(&mut self, page: &Page, level: u8) -> Result<(f64, usize), BenchError> {
+    pub(super) fn measure(
+        &mut self,
+        page: &PageSet,
+        level: u8,
+    ) -> Result<(f64, usize), BenchError> {
         let paths: Vec<String> =
             (0..page.bytes.len()).map(|number| format!("/{level}/{}", page.name(number))).collect();
         let mut length = 0;
@@ -144,7 +148,7 @@ impl Site {
 
     /// Microseconds of CPU for one request for a body of [`Self::measure`], compressed before: what compression
     /// that costs nothing would leave.
-    pub(super) fn measure_ready(&mut self, page: &Page, level: u8) -> Result<f64, BenchError> {
+    pub(super) fn measure_ready(&mut self, page: &PageSet, level: u8) -> Result<f64, BenchError> {
         let mut paths = Vec::new();
         for (number, bytes) in page.bytes.iter().enumerate() {
             let name = page.name(number);
@@ -177,7 +181,7 @@ impl Site {
     }
 
     /// Goes round the paths, whose bodies are known.
-    fn time(&mut self, paths: &[String], page: &Page) -> Result<f64, BenchError> {
+    fn time(&mut self, paths: &[String], page: &PageSet) -> Result<f64, BenchError> {
         let batches = page.requests().div_ceil(CONNECTIONS);
         let mut before = self.process.cpu_time();
         // The first batch is not counted: it begins with a worker that sleeps.

@@ -97,7 +97,7 @@ pub(super) fn measure(
     let requests = Requests::new(case, keys)?;
     let mut all = Vec::new();
     for serving in servings(plan, case) {
-        let driver = Driver::start(plan, &requests, &serving)?;
+        let driver = LoadDriver::start(plan, &requests, &serving)?;
         driver.closed(WINDOW, plan.duration)?;
         let loaded = Loaded {
             operation: case.operation.to_string(),
@@ -130,7 +130,7 @@ fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
 }
 
 /// An engine and the jobs for it.
-struct Driver<'a> {
+struct LoadDriver<'a> {
     requests: &'a Requests<'a>,
     engine: Engine,
     session: EngineSession,
@@ -138,7 +138,7 @@ struct Driver<'a> {
     keys: Vec<Arc<Key>>,
 }
 
-impl<'a> Driver<'a> {
+impl<'a> LoadDriver<'a> {
     /// Starts an engine with one worker per class; its threads stay on the plan's core.
     fn start(
         plan: &CryptoPlan,
@@ -263,7 +263,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-impl Drop for Driver<'_> {
+impl Drop for LoadDriver<'_> {
     fn drop(&mut self) {
         self.engine.stop();
     }
@@ -358,7 +358,7 @@ mod tests {
         let core = cores::usable().expect("affinity")[0];
         let plan = CryptoPlan::for_tests(core);
         let serving = ServingBackends(vec![MeasuredBackend::Software]);
-        let driver = Driver::start(&plan, &requests, &serving).expect("an engine");
+        let driver = LoadDriver::start(&plan, &requests, &serving).expect("an engine");
         let time = Duration::from_millis(50);
         let ended = driver.open(500.0, time, 3).expect("right outputs");
         assert_eq!(ended.jobs, arrivals(500.0, time, 3).len());

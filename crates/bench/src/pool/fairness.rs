@@ -74,8 +74,8 @@ struct FairnessCase {
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct FairnessRound {
-    alone: Victim,
-    flooded: Victim,
+    alone: FairnessVictim,
+    flooded: FairnessVictim,
     /// Completed jobs of the flood per second, and refused ones.
     flood_per_s: f64,
     refused_per_s: f64,
@@ -83,7 +83,7 @@ struct FairnessRound {
 
 /// The figures of the victim.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Victim {
+struct FairnessVictim {
     per_s: f64,
     p50_us: f64,
     p99_us: f64,
@@ -165,10 +165,10 @@ fn round(
     victim: &RemotePool<'_>,
     flood: &Flood,
 ) -> Result<FairnessRound, BenchError> {
-    let one_at_a_time = || -> Result<Victim, BenchError> {
+    let one_at_a_time = || -> Result<FairnessVictim, BenchError> {
         let round = victim.blocking(plan.duration, THINK_TIME)?;
         let quantile = |fraction| round.latencies.quantile_us(fraction);
-        Ok(Victim { per_s: round.per_s, p50_us: quantile(0.5), p99_us: quantile(0.99) })
+        Ok(FairnessVictim { per_s: round.per_s, p50_us: quantile(0.5), p99_us: quantile(0.99) })
     };
     let mut round = FairnessRound::default();
     for turn in order(2, number) {

@@ -213,7 +213,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
         let mut requests = Requests::new(case, &keys)?;
         requests.max_samples = MAX_SAMPLES;
         let remotes = nodes.iter().map(|node| RemotePool::open(&node.endpoint, &requests));
-        let mut peers = Peers {
+        let mut peers = PoolPeers {
             plan: &plan,
             library: requests.has_library().then(Contender::library),
             queue: Contender::backend(MeasuredBackend::Software, 1, &keys)?,
@@ -247,7 +247,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
 }
 
 /// The peers of one round.
-struct Peers<'a> {
+struct PoolPeers<'a> {
     plan: &'a PoolPlan,
     requests: &'a Requests<'a>,
     /// Direct calls of the library; `None` if it has no interface for the case.
@@ -256,7 +256,7 @@ struct Peers<'a> {
     remotes: Vec<RemotePool<'a>>,
 }
 
-impl Peers<'_> {
+impl PoolPeers<'_> {
     /// Everything once: the direct calls and each node, in an order of the round's own.
     fn round(&mut self, number: u64, nodes: &[NodeUnderTest]) -> Result<PoolRound, BenchError> {
         let mut round = PoolRound::default();

@@ -119,10 +119,10 @@ impl MeasuredCase {
 }
 
 /// One line of a table: a case, the column of its node, and that node's workers.
-type Row<'a> = (&'a MeasuredCase, usize, Option<usize>);
+type NodeRow<'a> = (&'a MeasuredCase, usize, Option<usize>);
 
 /// Each case with each node.
-fn rows(operations: &[MeasuredCase]) -> impl Iterator<Item = Row<'_>> {
+fn rows(operations: &[MeasuredCase]) -> impl Iterator<Item = NodeRow<'_>> {
     let operations = operations.iter();
     operations
         .flat_map(|measured| measured.nodes().map(move |(node, workers)| (measured, node, workers)))
@@ -165,10 +165,10 @@ pub(super) fn render(report: &PoolReport) -> String {
 
 #[rustfmt::skip]
 fn throughput(operations: &[MeasuredCase]) -> String {
-    let of = |&(measured, node, _): &Row<'_>, decimals, value: fn(&NodeRound) -> f64| {
+    let of = |&(measured, node, _): &NodeRow<'_>, decimals, value: fn(&NodeRound) -> f64| {
         median(measured.of_node(node, |_, node| value(node)), decimals)
     };
-    let library = |&(measured, node, _): &Row<'_>| {
+    let library = |&(measured, node, _): &NodeRow<'_>| {
         measured.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?))
     };
     table(rows(operations), &[
@@ -192,7 +192,7 @@ fn throughput(operations: &[MeasuredCase]) -> String {
 
 #[rustfmt::skip]
 fn latency(operations: &[MeasuredCase]) -> String {
-    let of = |&(measured, node, _): &Row<'_>, value: fn(&NodeRound) -> f64| {
+    let of = |&(measured, node, _): &NodeRow<'_>, value: fn(&NodeRound) -> f64| {
         median(measured.of_node(node, |_, node| value(node)), 1)
     };
     table(rows(operations), &[

@@ -59,14 +59,14 @@ struct TenantsOfNode {
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct TenantsRound {
-    alone: Victim,
-    beside: Victim,
+    alone: TenantVictim,
+    beside: TenantVictim,
     flood: OpenRound,
 }
 
 /// The victim's jobs in one half of a round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Victim {
+struct TenantVictim {
     p50_us: f64,
     p99_us: f64,
     /// Of the time in the node's queue, and of the time with a backend.
@@ -76,7 +76,7 @@ struct Victim {
     node_cores: f64,
 }
 
-impl Victim {
+impl TenantVictim {
     fn measure(
         plan: &PoolPlan,
         node: &NodeProcess,
@@ -185,7 +185,7 @@ fn round(
     let mut round = TenantsRound::default();
     for turn in order(2, number) {
         if turn == 0 {
-            round.alone = Victim::measure(plan, node, victim)?;
+            round.alone = TenantVictim::measure(plan, node, victim)?;
             // The quota fills up again.
             thread::sleep(BURST);
             continue;
@@ -197,7 +197,7 @@ fn round(
                 give_way();
                 offer(flood, offered, plan.duration, BUDGET, number + 1000)
             });
-            let beside = Victim::measure(plan, node, victim);
+            let beside = TenantVictim::measure(plan, node, victim);
             (beside, flooding.join())
         });
         round.beside = beside?;

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::results::{Measured, SizesReport, number};
+use super::results::{MeasuredSize, SizesReport, number};
 use crate::stats::Spread;
 use crate::table::table;
 
@@ -42,7 +42,8 @@ pub(crate) fn compare(before: &SizesReport, after: &SizesReport) -> Vec<Compared
     let mut rows = Vec::new();
     for old in &before.measured {
         let new = after.find(&old.algorithm, old.size, &old.implementation);
-        let Some((before_us, after_us)) = old.spread().zip(new.and_then(Measured::spread)) else {
+        let Some((before_us, after_us)) = old.spread().zip(new.and_then(MeasuredSize::spread))
+        else {
             continue;
         };
         let verdict = if after_us.max < before_us.min {

@@ -49,7 +49,7 @@ pub(crate) use self::load::{TlsCipher, TlsGroup};
 pub use self::local::saved as last_local_run;
 use self::plan::TlsPlan;
 use self::results::{TlsFigures, TlsReport};
-use self::testbed::Testbed;
+use self::testbed::GatewayTestbed;
 use crate::cores;
 use crate::crypto;
 use crate::error::BenchError;
@@ -113,7 +113,7 @@ pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
 fn measure(plan: TlsPlan) -> Result<TlsReport, BenchError> {
     let mut progress = Progress::start(plan.steps())?;
     progress.now("starting the gateways")?;
-    let mut testbed = Testbed::start(&plan, &mut progress)?;
+    let mut testbed = GatewayTestbed::start(&plan, &mut progress)?;
     let mut figures = TlsFigures::default();
     for round in 0..plan.rounds {
         let number = round + 1;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::short::{self, Path, Short};
+use super::short::{self, Short, ShortPath};
 use super::{KeyPlace, Part, TlsArgs, TlsServer, TlsVersion};
 use crate::bench_key::BenchKey;
 use crate::cores;
@@ -155,7 +155,7 @@ impl TlsPlan {
     /// Short connections, empty if that part was not chosen.
     pub(super) fn shorts(&self) -> Vec<Short> {
         let chosen = self.parts.contains(&Part::Short);
-        let paths = Path::ALL.into_iter().filter(|_| chosen);
+        let paths = ShortPath::ALL.into_iter().filter(|_| chosen);
         paths.map(|path| Short { path }).collect()
     }
 

@@ -6,7 +6,7 @@
 
 use super::TlsVersion;
 use super::plan::Handshake;
-use super::short::Path;
+use super::short::ShortPath;
 use crate::bench_key::BenchKey;
 
 /// A row of the article about a QAT card under a patched nginx, tested with `ab`, 100 at a time.
@@ -50,10 +50,10 @@ pub(super) fn published(work: Handshake, signer: Signer) -> Option<&'static Publ
 /// Requests/s of a gateway in a virtual machine with two cores (four hyper-threads), AES128-SHA over short
 /// connections: its own cores, and with a pool of accelerators behind virtio-crypto. A talk of 2024; the
 /// columns of its table have no clear heads, these are the likely ones.
-pub(super) fn published_short(path: Path) -> (f64, f64) {
+pub(super) fn published_short(path: ShortPath) -> (f64, f64) {
     match path {
-        Path::Files => (2207.0, 7902.0),
-        Path::Proxy => (2082.0, 6314.0),
+        ShortPath::Files => (2207.0, 7902.0),
+        ShortPath::Proxy => (2082.0, 6314.0),
     }
 }
 

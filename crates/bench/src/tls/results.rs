@@ -61,11 +61,11 @@ pub(super) struct TlsFigures {
 /// All cells of one sort of work, in their order.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub(super) struct Cells<W, R>(Vec<Rounds<W, R>>);
+pub(super) struct Cells<W, R>(Vec<CellRounds<W, R>>);
 
 /// All rounds of one cell.
 #[derive(Debug, Serialize)]
-pub(super) struct Rounds<W, R> {
+pub(super) struct CellRounds<W, R> {
     #[serde(flatten)]
     pub(super) cell: Cell<W>,
     pub(super) rounds: Vec<R>,
@@ -81,11 +81,11 @@ impl<W: Copy + Ord, R> Cells<W, R> {
     pub(super) fn add(&mut self, cell: Cell<W>, round: R) {
         match self.0.binary_search_by_key(&cell, |rounds| rounds.cell) {
             Ok(place) => self.0[place].rounds.push(round),
-            Err(place) => self.0.insert(place, Rounds { cell, rounds: vec![round] }),
+            Err(place) => self.0.insert(place, CellRounds { cell, rounds: vec![round] }),
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Rounds<W, R>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &CellRounds<W, R>> {
         self.0.iter()
     }
 
@@ -164,17 +164,17 @@ impl TlsFigures {
     /// Compares local with pooled, round by round, after the last round.
     pub(super) fn compare(&mut self, observer: &LoadObserver) {
         self.not_sampled = observer.blind();
-        let saving = |rounds: &Rounds<Handshake, _>| self.saving(rounds.cell, observer);
+        let saving = |rounds: &CellRounds<Handshake, _>| self.saving(rounds.cell, observer);
         self.savings = self.cells.iter().filter_map(saving).collect();
-        let gain = |rounds: &Rounds<Short, _>| self.short_gain(rounds.cell, observer);
+        let gain = |rounds: &CellRounds<Short, _>| self.short_gain(rounds.cell, observer);
         self.short_gains = self.short_cells.iter().filter_map(gain).collect();
-        let profiles = self.cells.iter().filter_map(|Rounds { cell, rounds }| {
+        let profiles = self.cells.iter().filter_map(|CellRounds { cell, rounds }| {
             let loads =
                 rounds.iter().filter_map(|round| round.closed.as_ref().or(round.requests.as_ref()));
             let loads = loads.map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
             CellProfile::of(*cell, loads, observer)
         });
-        let short = self.short_cells.iter().filter_map(|Rounds { cell, rounds }| {
+        let short = self.short_cells.iter().filter_map(|CellRounds { cell, rounds }| {
             let loads = rounds.iter().map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
             CellProfile::of(*cell, loads, observer)
         });
@@ -219,7 +219,7 @@ impl TlsFigures {
     /// # Errors
     /// [`BenchError::Wrong`] with every cell that had failures or whose counters do not add up.
     pub(super) fn verdict(&self, concurrency: usize) -> Result<(), BenchError> {
-        let cells = self.cells.iter().filter_map(Rounds::<Handshake, _>::problem);
+        let cells = self.cells.iter().filter_map(CellRounds::<Handshake, _>::problem);
         let short = self.short_cells.iter().filter_map(|rounds| rounds.problem(concurrency));
         let problems: Vec<String> = cells.chain(short).collect();
         if problems.is_empty() { Ok(()) } else { Err(BenchError::Wrong(problems.join("; "))) }
@@ -312,7 +312,7 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
 
 /// The gain by a worker of nginx that does not block, when answers come late.
 fn gains_by_waiting(plan: &TlsPlan, figures: &TlsFigures) -> Goals {
-    let gain = |rounds: &Rounds<Handshake, Measurement>| {
+    let gain = |rounds: &CellRounds<Handshake, Measurement>| {
         let cell = rounds.cell;
         let waits = (cell.server, cell.mode) == (TlsServer::Nginx, KeyPlace::PooledPreload);
         let pair = [cell, cell.with(KeyPlace::Pooled)];
@@ -328,7 +328,7 @@ fn gains_by_waiting(plan: &TlsPlan, figures: &TlsFigures) -> Goals {
     Goals(figures.cells.iter().filter_map(gain).collect())
 }
 
-impl Rounds<Handshake, Measurement> {
+impl CellRounds<Handshake, Measurement> {
     fn loads(&self) -> impl Iterator<Item = &LoadFigures> {
         self.rounds.iter().flat_map(Measurement::loads)
     }
@@ -356,7 +356,7 @@ impl Rounds<Handshake, Measurement> {
     }
 }
 
-impl Rounds<Short, ShortLoad> {
+impl CellRounds<Short, ShortLoad> {
     pub(super) fn served(&self) -> u64 {
         self.rounds.iter().flat_map(|load| load.served.values()).sum()
     }

@@ -32,21 +32,21 @@ pub(super) const REQUESTS: RangeInclusive<u64> = 1000..=1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub(super) enum Path {
+pub(super) enum ShortPath {
     /// The gateway's own disk.
     Files,
     /// A plain HTTP server behind the gateway.
     Proxy,
 }
 
-impl Path {
+impl ShortPath {
     pub(super) const ALL: [Self; 2] = [Self::Files, Self::Proxy];
 }
 
 /// Short connections to one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Short {
-    pub(super) path: Path,
+    pub(super) path: ShortPath,
 }
 
 impl fmt::Display for Short {

@@ -9,7 +9,7 @@ use millrace_sampler::SymbolClass;
 
 use super::plan::{Cell, Handshake};
 use super::reference::{PublishedRow, Signer, published, published_short};
-use super::results::{CellProfile, Rounds, Saved, Saving, TlsReport};
+use super::results::{CellProfile, CellRounds, Saved, Saving, TlsReport};
 use super::short::{Short, ShortLoad};
 use super::testbed::{LoadFigures, Measurement};
 use super::{KeyPlace, Part, TlsServer};
@@ -17,8 +17,8 @@ use crate::stats::{Latencies, Spread};
 use crate::table::{ReportTable, dash, median, range, table};
 
 /// All rounds of one cell of either sort.
-type Handshakes = Rounds<Handshake, Measurement>;
-type Shorts = Rounds<Short, ShortLoad>;
+type Handshakes = CellRounds<Handshake, Measurement>;
+type Shorts = CellRounds<Short, ShortLoad>;
 
 /// The tables, and their explanation.
 pub(super) fn render(report: &TlsReport, demo: bool, profile: bool) -> String {

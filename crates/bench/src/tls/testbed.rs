@@ -4,6 +4,7 @@
 //! Everything that runs during a measurement: keys, the node, the gateways. Ends with its value.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::gateway::{Edge, Gateway, Origin};
 use super::load::{HandshakeTerms, LoadOutcome, Offer, Target, drive};
 use super::observer::{LoadObserver, Seen};
 use super::plan::{Cell, Handshake, TlsPlan};
-use super::short::{self, Path, Short, ShortLoad};
+use super::short::{self, Short, ShortLoad, ShortPath};
 use super::{KeyPlace, Part, TlsServer};
 use crate::bench_key::BenchKey;
 use crate::cores;
@@ -90,7 +91,7 @@ pub(super) struct LoadFigures {
 }
 
 /// The running parts. Fields are dropped in order: gateways before the node, the folder last.
-pub(super) struct Testbed {
+pub(super) struct GatewayTestbed {
     gateways: BTreeMap<(TlsServer, KeyPlace), Gateway>,
     origin: Option<Origin>,
     _relay: Option<Relay>,
@@ -103,7 +104,7 @@ pub(super) struct Testbed {
     _dir: TempDir,
 }
 
-impl Testbed {
+impl GatewayTestbed {
     /// Makes keys, starts the node (if something is pooled) and all gateways.
     pub(super) fn start(plan: &TlsPlan, progress: &mut Progress) -> Result<Self, BenchError> {
         let temporary = temporary_folder()?;
@@ -220,8 +221,8 @@ impl Testbed {
     pub(super) fn measure_short(&mut self, cell: Cell<Short>) -> Result<ShortLoad, BenchError> {
         let address = self.gateway(cell.server, cell.mode)?.short_address()?;
         let url = match cell.work.path {
-            Path::Files => format!("https://{address}/"),
-            Path::Proxy => format!("https://{address}/proxy/"),
+            ShortPath::Files => format!("https://{address}/"),
+            ShortPath::Proxy => format!("https://{address}/proxy/"),
         };
         let ask = |requests| short::ask(&url, requests, self.plan.request_concurrency);
         let warm = ask(short::WARM_UP_REQUESTS)?;
@@ -254,7 +255,7 @@ impl Testbed {
         server: TlsServer,
         mode: KeyPlace,
         load: impl FnOnce() -> Result<T, BenchError>,
-    ) -> Result<(T, Used), BenchError> {
+    ) -> Result<(T, LoadUsage), BenchError> {
         let gateway = self.gateway(server, mode)?;
         let times = || {
             let node = self.node.as_ref().map_or(Duration::ZERO, NodeProcess::cpu_time);
@@ -267,7 +268,7 @@ impl Testbed {
         let [gateway, node, own] =
             [0, 1, 2].map(|place: usize| after[place].saturating_sub(before[place]));
         let seen = self.observer.stop(sampler)?;
-        Ok((outcome, Used { gateway, node, own, seen }))
+        Ok((outcome, LoadUsage { gateway, node, own, seen }))
     }
 
     fn target(&self, cell: Cell<Handshake>) -> Result<Target, BenchError> {
@@ -338,7 +339,7 @@ impl Testbed {
 }
 
 /// The CPU time of everything during one load.
-struct Used {
+struct LoadUsage {
     gateway: Duration,
     node: Duration,
     /// CPU time of this process, the load generator of the handshakes.
@@ -350,7 +351,7 @@ struct Used {
 fn start_pool(
     plan: &TlsPlan,
     identities: &[Identity],
-    dir: &std::path::Path,
+    dir: &Path,
 ) -> Result<(NodeProcess, Option<Relay>, Edge), BenchError> {
     let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
     let mut stubs = BTreeMap::new();

@@ -47,13 +47,13 @@ fn failed(error: io::Error) -> BenchError {
 }
 
 /// `millrace virtio run` with two devices, on one core.
-pub(super) struct Machine {
+pub(super) struct GuestMachine {
     process: ChildProcess,
     socket: PathBuf,
     _folder: TempDir,
 }
 
-impl Machine {
+impl GuestMachine {
     pub(super) fn start(core: usize) -> Result<Self, BenchError> {
         let program = env::current_exe().map_err(BenchError::system("find this program"))?;
         let folder = temporary_folder()?;
@@ -121,7 +121,7 @@ impl RsaKey {
     }
 }
 
-/// The page of [`Driver::aes`], encrypted by AWS-LC.
+/// The page of [`VirtioDriver::aes`], encrypted by AWS-LC.
 pub(super) fn sealed_page() -> Result<Vec<u8>, BenchError> {
     let failed = |_| BenchError::Setup("AWS-LC refuses AES-256-CBC".to_owned());
     let key = UnboundCipherKey::new(&AES_256, &AES_KEY).map_err(failed)?;
@@ -134,16 +134,16 @@ pub(super) fn sealed_page() -> Result<Vec<u8>, BenchError> {
 }
 
 /// A driver with an RSA and an AES session.
-pub(super) struct Driver {
+pub(super) struct VirtioDriver {
     guest: Guest,
     key: RsaKey,
     rsa: u64,
     aes: u64,
 }
 
-impl Driver {
+impl VirtioDriver {
     pub(super) fn connect(
-        machine: &Machine,
+        machine: &GuestMachine,
         number: usize,
         key: RsaKey,
     ) -> Result<Self, BenchError> {

@@ -26,7 +26,7 @@ use millrace_operation::OperationKind;
 use serde::Serialize;
 
 pub use self::args::VirtioArgs;
-use self::driver::{AES_IV, AES_KEY, Driver, Machine, PAGE, RsaKey};
+use self::driver::{AES_IV, AES_KEY, GuestMachine, PAGE, RsaKey, VirtioDriver};
 use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
@@ -105,26 +105,26 @@ struct VirtioRound {
 }
 
 #[derive(Debug, Serialize)]
-struct Rounds {
+struct VirtioRounds {
     rounds: Vec<VirtioRound>,
 }
 
-type VirtioReport = BenchReport<VirtioPlan, Rounds>;
+type VirtioReport = BenchReport<VirtioPlan, VirtioRounds>;
 
 fn measure(plan: VirtioPlan) -> Result<VirtioReport, BenchError> {
     let mut progress = Progress::start(plan.rounds)?;
     progress.now("starting the device")?;
-    let mut machine = Machine::start(plan.device_core)?;
+    let mut machine = GuestMachine::start(plan.device_core)?;
     let case = Case::first_of(OperationKind::RsaPkcs1Sign);
     let case = case.ok_or_else(|| BenchError::Setup("no RSA-2048".to_owned()))?;
     let keys = Keys::generate(BenchKey::Rsa2048)?;
     let requests = Requests::new(case, &keys)?;
-    let mut peers = Peers {
+    let mut peers = VirtioPeers {
         plan: &plan,
         backend: Contender::backend(MeasuredBackend::Software, plan.window, &keys)?,
         requests: &requests,
-        driver: Driver::connect(&machine, 0, RsaKey::generate()?)?,
-        other: Some(Driver::connect(&machine, 1, RsaKey::generate()?)?),
+        driver: VirtioDriver::connect(&machine, 0, RsaKey::generate()?)?,
+        other: Some(VirtioDriver::connect(&machine, 1, RsaKey::generate()?)?),
     };
     let mut rounds = Vec::new();
     for number in 0..plan.rounds {
@@ -134,21 +134,21 @@ fn measure(plan: VirtioPlan) -> Result<VirtioReport, BenchError> {
         progress.step();
     }
     let goals = goals(&rounds);
-    let mut report = BenchReport::new("virtio", SCHEMA, plan, Rounds { rounds });
+    let mut report = BenchReport::new("virtio", SCHEMA, plan, VirtioRounds { rounds });
     report.goals = goals;
     Ok(report)
 }
 
-struct Peers<'a> {
+struct VirtioPeers<'a> {
     plan: &'a VirtioPlan,
     backend: Contender,
     requests: &'a Requests<'a>,
-    driver: Driver,
+    driver: VirtioDriver,
     /// The machine that floods.
-    other: Option<Driver>,
+    other: Option<VirtioDriver>,
 }
 
-impl Peers<'_> {
+impl VirtioPeers<'_> {
     /// Everything once, in an order of the round's own.
     fn round(&mut self, number: u64) -> Result<VirtioRound, BenchError> {
         let mut round = VirtioRound::default();

@@ -6,7 +6,7 @@
 
 use super::VpnArgs;
 use super::cases::{BASE, CaseEngine, LinkCase};
-use super::testbed::{Testbed, TunnelSampling};
+use super::testbed::{LinkTestbed, TunnelSampling};
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::order;
@@ -50,7 +50,7 @@ pub fn measure_links(
     let cases: Vec<LinkCase> = links.iter().map(case).collect();
     let mut progress = Progress::start(args.rounds * cases.len() as u64)?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new(&cases, TunnelSampling::Off, &args.openssl)?;
+    let testbed = LinkTestbed::new(&cases, TunnelSampling::Off, &args.openssl)?;
     let mut measured: Vec<_> = links.iter().map(|_| Ok(Vec::new())).collect();
     for round in 0..args.rounds {
         for index in order(links.len(), round) {

@@ -63,7 +63,7 @@ const INTERVAL: f64 = 0.2;
 
 /// One case in one round.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Measured {
+pub(super) struct MeasuredLink {
     pub(super) mbit: f64,
     /// CPU seconds of the tunnel processes of each end for a gigabyte (10^9 bytes) that arrived.
     pub(super) cpu_per_gb: Option<[f64; 2]>,
@@ -88,7 +88,7 @@ pub(super) struct Measured {
 
 /// A member killed under load.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Loss {
+pub(super) struct MemberLoss {
     /// Mbit/s of each interval.
     pub(super) intervals: Vec<f64>,
     /// Median rate before the death of the member, Mbit/s.
@@ -101,21 +101,21 @@ pub(super) struct Loss {
 
 /// The JSON of an iperf3 client, as much of it as is used here.
 #[derive(Deserialize)]
-struct Iperf {
+struct IperfReport {
     #[serde(default)]
-    intervals: Vec<Interval>,
+    intervals: Vec<IperfInterval>,
     #[serde(default)]
-    end: Option<End>,
+    end: Option<IperfEnd>,
     error: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Interval {
-    sum: Sum,
+struct IperfInterval {
+    sum: IperfSum,
 }
 
 #[derive(Deserialize)]
-struct Sum {
+struct IperfSum {
     #[serde(default)]
     start: f64,
     bytes: u64,
@@ -125,9 +125,9 @@ struct Sum {
 }
 
 #[derive(Deserialize)]
-struct End {
-    sum_sent: Sum,
-    sum_received: Sum,
+struct IperfEnd {
+    sum_sent: IperfSum,
+    sum_received: IperfSum,
 }
 
 impl Link<'_> {
@@ -137,7 +137,7 @@ impl Link<'_> {
         seconds: u64,
         flows: usize,
         progress: &Progress,
-    ) -> Result<Measured, BenchError> {
+    ) -> Result<MeasuredLink, BenchError> {
         self.compare_bytes()?;
         let server = self.serve()?;
         let prober = Prober::start(self)?;
@@ -171,7 +171,7 @@ impl Link<'_> {
         let gigabytes = bytes.max(1) as f64 / 1e9;
         let of_end =
             |end: usize| after.ends[end].saturating_sub(before.ends[end]).as_secs_f64() / gigabytes;
-        Ok(Measured {
+        Ok(MeasuredLink {
             mbit: load.sum_received.bits_per_second / 1e6,
             cpu_per_gb: (!pids.is_empty()).then(|| [of_end(0), of_end(1)]),
             machine_per_gb: after.machine.busy.saturating_sub(before.machine.busy).as_secs_f64()
@@ -195,7 +195,7 @@ impl Link<'_> {
         &self,
         flows: usize,
         progress: &Progress,
-    ) -> Result<Loss, BenchError> {
+    ) -> Result<MemberLoss, BenchError> {
         self.compare_bytes()?;
         let server = self.serve()?;
         let victim = self.pids[0].get(1).and_then(|pid| i32::try_from(*pid).ok());
@@ -255,7 +255,7 @@ impl Link<'_> {
         Ok(server)
     }
 
-    fn load(&self, seconds: u64, flows: usize, interval: f64) -> Result<Iperf, BenchError> {
+    fn load(&self, seconds: u64, flows: usize, interval: f64) -> Result<IperfReport, BenchError> {
         let mut command = self.testbed.ends[1].tied_command(&self.testbed.iperf3);
         command.args(["--json", "--client", self.address(), "--parallel"]).args([
             &flows.to_string(),
@@ -272,10 +272,10 @@ impl Link<'_> {
         })
     }
 
-    fn counters(&self) -> Result<Counters, BenchError> {
+    fn counters(&self) -> Result<LoadCounters, BenchError> {
         let devices = self.testbed.ends[0].device_bytes()?;
         let own = devices.iter().filter(|(name, _)| self.is_own(name));
-        Ok(Counters {
+        Ok(LoadCounters {
             ends: [0, 1].map(|end| cpu_time(self.pids[end].iter().copied())),
             machine: MachineCounters::read(Path::new("/proc/stat"))
                 .map_err(BenchError::file("read", "/proc/stat"))?,
@@ -285,7 +285,7 @@ impl Link<'_> {
 }
 
 /// Counters at one moment.
-struct Counters {
+struct LoadCounters {
     /// CPU time of each end's tunnels.
     ends: [Duration; 2],
     machine: MachineCounters,
@@ -293,7 +293,7 @@ struct Counters {
     carried: u64,
 }
 
-fn finished(load: Iperf) -> Result<End, BenchError> {
+fn finished(load: IperfReport) -> Result<IperfEnd, BenchError> {
     let said = load.error;
     load.end.filter(|_| said.is_none()).ok_or_else(|| {
         BenchError::Setup(format!("iperf3: {}", said.unwrap_or_else(|| "no result".to_owned())))
@@ -354,7 +354,7 @@ fn round_trip(to: SocketAddr) -> io::Result<bool> {
 }
 
 /// Latencies, and what became of the probes.
-struct Probed {
+struct ProbeResult {
     found: Latencies,
     sent: u64,
     lost: u64,
@@ -364,7 +364,7 @@ struct Probed {
 struct Prober {
     stop: Arc<AtomicBool>,
     echo: JoinHandle<()>,
-    probes: JoinHandle<io::Result<Probed>>,
+    probes: JoinHandle<io::Result<ProbeResult>>,
 }
 
 impl Prober {
@@ -395,7 +395,7 @@ impl Prober {
         })
     }
 
-    fn stop(self) -> Result<Probed, BenchError> {
+    fn stop(self) -> Result<ProbeResult, BenchError> {
         self.stop.store(true, Ordering::Relaxed);
         let panicked = || BenchError::Setup("the prober panicked".to_owned());
         let probed = self.probes.join().map_err(|_| panicked())?;
@@ -414,8 +414,8 @@ fn echo_probes(server: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
-    let mut probed = Probed { found: Latencies::default(), sent: 0, lost: 0 };
+fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<ProbeResult> {
+    let mut probed = ProbeResult { found: Latencies::default(), sent: 0, lost: 0 };
     for socket in sockets.iter().cycle() {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -447,7 +447,7 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
 }
 
 /// Time for which the rate was reduced after the death of a member.
-fn reduction(intervals: &[Interval], broken: u64) -> Loss {
+fn reduction(intervals: &[IperfInterval], broken: u64) -> MemberLoss {
     let rates: Vec<(f64, f64)> = intervals
         .iter()
         .map(|interval| (interval.sum.start, interval.sum.bits_per_second / 1e6))
@@ -457,7 +457,7 @@ fn reduction(intervals: &[Interval], broken: u64) -> Loss {
     let usual = usual.map_or(0.0, |spread| spread.median);
     let reduced =
         rates.iter().filter(|(start, rate)| *start >= KILLED_AT && *rate < REDUCED * usual);
-    Loss {
+    MemberLoss {
         reduced_s: reduced.count() as f64 * INTERVAL,
         intervals: rates.iter().map(|(_, rate)| *rate).collect(),
         usual,
@@ -469,8 +469,10 @@ fn reduction(intervals: &[Interval], broken: u64) -> Loss {
 mod tests {
     use super::*;
 
-    fn interval(start: f64, mbit: f64) -> Interval {
-        Interval { sum: Sum { start, bytes: 0, bits_per_second: mbit * 1e6, retransmits: 0 } }
+    fn interval(start: f64, mbit: f64) -> IperfInterval {
+        IperfInterval {
+            sum: IperfSum { start, bytes: 0, bits_per_second: mbit * 1e6, retransmits: 0 },
+        }
     }
 
     #[test]
@@ -505,7 +507,7 @@ mod tests {
             "end":{"sum_sent":{"bytes":6,"bits_per_second":48,"retransmits":2},"sum_received":{"bytes":5,"bits_per_second":40}}}"#;
         let end = finished(serde_json::from_str(text).expect("JSON")).expect("a result");
         assert_eq!((end.sum_received.bytes, end.sum_sent.retransmits), (5, 2));
-        let failed: Iperf = serde_json::from_str(r#"{"end":{},"error":"broken"}"#)
+        let failed: IperfReport = serde_json::from_str(r#"{"end":{},"error":"broken"}"#)
             .or_else(|_| serde_json::from_str(r#"{"error":"broken"}"#))
             .expect("JSON");
         assert!(finished(failed).is_err());

@@ -37,10 +37,10 @@ mod wireguard;
 use millrace_hostfs::child::find_program;
 
 pub use self::args::VpnArgs;
-use self::load::{Loss, Measured};
+use self::load::{MeasuredLink, MemberLoss};
 use self::proof::CountersBefore;
-use self::results::{Figures, VpnPlan};
-use self::testbed::{Testbed, TunnelSampling};
+use self::results::{VpnFigures, VpnPlan};
+use self::testbed::{LinkTestbed, TunnelSampling};
 use crate::cores;
 use crate::error::BenchError;
 use crate::plot;
@@ -68,10 +68,10 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
     let losses = u64::from(!args.no_loss);
     let mut progress = Progress::start(args.rounds * (cases.len() as u64 + losses))?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new(cases.iter().copied(), TunnelSampling::Ceiling, &args.openssl)?;
-    let mut measured: Vec<(&'static LinkCase, Vec<Measured>)> =
+    let testbed = LinkTestbed::new(cases.iter().copied(), TunnelSampling::Ceiling, &args.openssl)?;
+    let mut measured: Vec<(&'static LinkCase, Vec<MeasuredLink>)> =
         cases.iter().map(|case| (*case, Vec::new())).collect();
-    let mut lost: Vec<Loss> = Vec::new();
+    let mut lost: Vec<MemberLoss> = Vec::new();
     for round in 0..args.rounds {
         for index in order(cases.len(), round) {
             let (case, rounds) = &mut measured[index];
@@ -100,7 +100,7 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
         openvpn: testbed.openvpn(),
         openssl: testbed.openssl.clone(),
     };
-    let figures = Figures::new(measured, lost, testbed.blind());
+    let figures = VpnFigures::new(measured, lost, testbed.blind());
     drop(progress);
     drop(testbed);
     let mut report = BenchReport::new("vpn", 1, plan, figures);

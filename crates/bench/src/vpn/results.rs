@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::args::TunnelOpenSsl;
 use super::cases::{BASE, CASES, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
-use super::load::{Loss, Measured};
+use super::load::{MeasuredLink, MemberLoss};
 use super::proof::LinkProof;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
@@ -37,7 +37,7 @@ pub(super) struct VpnPlan {
 
 /// One case over all rounds.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct VpnRow {
     #[serde(skip)]
     case: &'static LinkCase,
     name: &'static str,
@@ -64,44 +64,45 @@ pub(super) struct Row {
     ceiling: Option<Spread>,
     /// Where the work of all rounds was done.
     proof: LinkProof,
-    rounds: Vec<Measured>,
+    rounds: Vec<MeasuredLink>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Figures {
-    rows: Vec<Row>,
-    losses: Vec<Loss>,
+pub(super) struct VpnFigures {
+    rows: Vec<VpnRow>,
+    losses: Vec<MemberLoss>,
     /// Why there is no ceiling.
     not_sampled: Option<String>,
 }
 
-fn dearer_end(round: &Measured) -> Option<f64> {
+fn dearer_end(round: &MeasuredLink) -> Option<f64> {
     round.cpu_per_gb.map(|[a, b]| a.max(b))
 }
 
-impl Figures {
+impl VpnFigures {
     pub(super) fn new(
-        measured: Vec<(&'static LinkCase, Vec<Measured>)>,
-        losses: Vec<Loss>,
+        measured: Vec<(&'static LinkCase, Vec<MeasuredLink>)>,
+        losses: Vec<MemberLoss>,
         not_sampled: Option<String>,
     ) -> Self {
-        let of_base = |value: fn(&Measured) -> Option<f64>| -> Vec<Option<f64>> {
+        let of_base = |value: fn(&MeasuredLink) -> Option<f64>| -> Vec<Option<f64>> {
             let base = measured.iter().find(|(case, _)| *case == BASE);
             let rounds = base.map_or(&[][..], |(_, rounds)| &rounds[..]);
             rounds.iter().map(value).collect()
         };
         let base_mbit = of_base(|round| Some(round.mbit));
         let base_cpu = of_base(dearer_end);
-        let against =
-            |rounds: &[Measured], base: &[Option<f64>], value: fn(&Measured) -> Option<f64>| {
-                let pairs = rounds.iter().zip(base);
-                Spread::of(pairs.filter_map(|(round, base)| Some(value(round)? / (*base)?)))
-            };
+        let against = |rounds: &[MeasuredLink],
+                       base: &[Option<f64>],
+                       value: fn(&MeasuredLink) -> Option<f64>| {
+            let pairs = rounds.iter().zip(base);
+            Spread::of(pairs.filter_map(|(round, base)| Some(value(round)? / (*base)?)))
+        };
         let rows = measured
             .iter()
             .map(|(case, rounds)| {
                 let cpu_per_gb = Spread::over(rounds, dearer_end);
-                Row {
+                VpnRow {
                     case,
                     name: case.name,
                     members: case.members,
@@ -128,7 +129,7 @@ impl Figures {
         Self { rows, losses, not_sampled }
     }
 
-    fn of(&self, case: &LinkCase) -> Option<&Row> {
+    fn of(&self, case: &LinkCase) -> Option<&VpnRow> {
         self.rows.iter().find(|row| row.case == case)
     }
 
@@ -150,11 +151,11 @@ impl Figures {
 
     /// Throughput and CPU time as bars; the rate while a member dies as a line.
     pub(super) fn plots(&self) -> Result<String, BenchError> {
-        let category = |row: &Row| match row.proof.remark() {
+        let category = |row: &VpnRow| match row.proof.remark() {
             Some(remark) => format!("{} ({remark})", row.case.title),
             None => row.case.title.to_owned(),
         };
-        let chart = |title: &str, axis: &str, value: &dyn Fn(&Row) -> Option<Spread>| {
+        let chart = |title: &str, axis: &str, value: &dyn Fn(&VpnRow) -> Option<Spread>| {
             // The cable alone would make all other bars unreadably short.
             let tunnels = self.rows.iter().filter(|row| row.members > 0);
             let values: Vec<Option<Value>> =
@@ -179,7 +180,7 @@ impl Figures {
                 .render()?,
             );
         }
-        let line = |(number, loss): (usize, &Loss)| PlotLine {
+        let line = |(number, loss): (usize, &MemberLoss)| PlotLine {
             name: format!("round {}", number + 1),
             points: loss
                 .intervals
@@ -202,12 +203,12 @@ impl Figures {
 }
 
 #[rustfmt::skip]
-pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
+pub(super) fn text(report: &BenchReport<VpnPlan, VpnFigures>) -> String {
     let VpnPlan { rounds, seconds, flows, cores, openvpn, openssl } = &report.plan;
     let figures = &report.figures;
     let ms = |spread: Option<Spread>| dash(spread.map(|us| format!("{:.2}", us.median / 1e3)));
     let rows = table(&figures.rows, &[
-        ("case", &|row: &&Row| row.case.title.to_owned()),
+        ("case", &|row: &&VpnRow| row.case.title.to_owned()),
         ("Mbit/s (range)", &|row| range(row.mbit, 0)),
         ("against 1 process", &|row| range(row.ratio, 2)),
         ("CPU s/GB, dearer end", &|row| range(row.cpu_per_gb, 2)),
@@ -230,7 +231,7 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
          Compression is history: OpenVPN 2.7 does not send it, and it leaks what is compressed (VORACLE).\n",
     );
     let proofs = table(&figures.rows, &[
-        ("proof", &|row: &&Row| row.case.title.to_owned()),
+        ("proof", &|row: &&VpnRow| row.case.title.to_owned()),
         ("packets encrypted by", &|row| row.proof.packets(row.case)),
         ("signatures by the pool", &|row| row.proof.signatures()),
         ("counters of devices", &|row| row.proof.devices()),
@@ -247,7 +248,7 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
     }
     if !figures.losses.is_empty() {
         let losses = table(figures.losses.iter().enumerate(), &[
-            ("one of four members killed, round", &|(round, _): &(usize, &Loss)| (round + 1).to_string()),
+            ("one of four members killed, round", &|(round, _): &(usize, &MemberLoss)| (round + 1).to_string()),
             ("usual Mbit/s", &|(_, loss)| format!("{:.0}", loss.usual)),
             ("s below 70 %", &|(_, loss)| format!("{:.1}", loss.reduced_s)),
             ("broken connections", &|(_, loss)| loss.broken.to_string()),
@@ -270,7 +271,7 @@ pub(super) fn list() -> String {
 }
 
 /// The case with the most Mbit/s for a core among those at the MTU of an ordinary path.
-fn best_per_core(figures: &Figures) -> Option<(&'static str, f64)> {
+fn best_per_core(figures: &VpnFigures) -> Option<(&'static str, f64)> {
     let processes = figures.rows.iter().filter(|row| row.case.engine == CaseEngine::OpenVpn);
     let ordinary = processes.filter(|row| row.path_mtu <= 1500);
     let rates = ordinary.filter_map(|row| Some((row.case.title, row.mbit_per_core?.median)));
@@ -281,8 +282,8 @@ fn best_per_core(figures: &Figures) -> Option<(&'static str, f64)> {
 mod tests {
     use super::*;
 
-    fn measured(mbit: f64, cpu: f64) -> Measured {
-        Measured {
+    fn measured(mbit: f64, cpu: f64) -> MeasuredLink {
+        MeasuredLink {
             mbit,
             cpu_per_gb: Some([cpu / 2.0, cpu]),
             machine_per_gb: 1.0,
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn ratios_are_within_rounds_and_capacity_is_that_of_the_dearer_end() {
-        let figures = Figures::new(
+        let figures = VpnFigures::new(
             vec![
                 (BASE, vec![measured(100.0, 8.0), measured(200.0, 8.0)]),
                 (TWO_PINNED, vec![measured(150.0, 4.0), measured(300.0, 4.0)]),

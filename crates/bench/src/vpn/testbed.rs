@@ -46,7 +46,7 @@ pub(super) enum TunnelSampling {
 }
 
 /// Set-up that all cases share.
-pub(super) struct Testbed {
+pub(super) struct LinkTestbed {
     pub(super) dir: TempDir,
     millrace: PathBuf,
     /// The node that has the private keys of pooled cases.
@@ -61,7 +61,7 @@ pub(super) struct Testbed {
 
 /// A link that is up, or the cable.
 pub(super) struct Link<'a> {
-    pub(super) testbed: &'a Testbed,
+    pub(super) testbed: &'a LinkTestbed,
     pub(super) case: &'a LinkCase,
     /// Processes of each end.
     pub(super) pids: [Vec<u32>; 2],
@@ -70,17 +70,17 @@ pub(super) struct Link<'a> {
 
 /// `millrace vpn status --json`, as much of it as is used here.
 #[derive(Deserialize)]
-struct Status {
+struct LinkStatus {
     state: String,
-    members: Vec<Member>,
+    members: Vec<MemberStatus>,
 }
 
 #[derive(Deserialize)]
-struct Member {
+struct MemberStatus {
     pid: Option<u32>,
 }
 
-impl Testbed {
+impl LinkTestbed {
     /// Two namespaces, and keys for a link between them. `cases` decide which programs are needed.
     pub(super) fn new<'a>(
         cases: impl IntoIterator<Item = &'a LinkCase>,
@@ -215,7 +215,7 @@ impl Testbed {
         command
     }
 
-    fn status(&self, end: usize) -> Option<Status> {
+    fn status(&self, end: usize) -> Option<LinkStatus> {
         let mut command = self.vpn(end, &["status", LINK, "--json"]);
         let text = output_of("millrace vpn status", &mut command).ok()?;
         serde_json::from_str(&text).ok()

@@ -32,13 +32,13 @@ const DESCRIPTOR_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const REPORT_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The counters of the provider, as the nodes of its pool know them.
-struct Counters<'a> {
+struct ProviderCounters<'a> {
     nodes: &'a dyn Nodes,
     pool: &'a AskedPool,
     before: Vec<NodeAnswer>,
 }
 
-impl<'a> Counters<'a> {
+impl<'a> ProviderCounters<'a> {
     /// The counters now; `None` if no node reports them.
     fn start(nodes: &'a dyn Nodes, pool: &'a AskedPool) -> Option<Self> {
         let before = nodes.ask(&pool.place, &pool.question)?;
@@ -103,7 +103,7 @@ pub(super) fn prove(
         return report.add("handshakes", Unseen, seen, remedy);
     };
     // What happens once per process (a connection to the node, a key) comes before, and is reported before.
-    let settling = pool.and_then(|pool| Counters::start(nodes, pool));
+    let settling = pool.and_then(|pool| ProviderCounters::start(nodes, pool));
     if let Err(error) = target.handshakes(1) {
         let remedy = "give the right address with --connect";
         return report.add("handshakes", Failure, error.to_string(), remedy);
@@ -139,7 +139,7 @@ fn prove_pooled(
 ) {
     let socket = pool.and_then(|pool| pool.socket.as_deref());
     let before = nodes.completed(socket);
-    let counters = pool.and_then(|pool| Counters::start(nodes, pool));
+    let counters = pool.and_then(|pool| ProviderCounters::start(nodes, pool));
     let held = match target.handshakes(options.handshakes) {
         Ok(held) => held,
         Err(error) => return report.add("handshakes", Failure, error.to_string(), None),

@@ -13,7 +13,7 @@ use super::parts::{self, PooledService};
 use crate::application::Application;
 
 /// A server; `{key}` in its texts is the name of the key.
-pub(super) struct Server {
+pub(super) struct BlockingServer {
     application: Application,
     unit: &'static str,
     user: &'static str,
@@ -28,7 +28,7 @@ pub(super) struct Server {
 }
 
 /// Apache httpd has a process or thread per connection: a waiting handshake blocks only itself.
-pub(super) const APACHE: Server = Server {
+pub(super) const APACHE: BlockingServer = BlockingServer {
     application: Application::Apache,
     unit: "apache2",
     user: "www-data",
@@ -42,7 +42,7 @@ pub(super) const APACHE: Server = Server {
 const LIGHTTPD_CONF: &str = "/etc/lighttpd/lighttpd.conf";
 
 /// lighttpd: one thread per worker, so a worker waits.
-pub(super) const LIGHTTPD: Server = Server {
+pub(super) const LIGHTTPD: BlockingServer = BlockingServer {
     application: Application::Lighttpd,
     unit: "lighttpd",
     user: "www-data",
@@ -54,7 +54,7 @@ pub(super) const LIGHTTPD: Server = Server {
 };
 
 /// stunnel has a thread per connection: a waiting handshake blocks only itself.
-pub(super) const STUNNEL: Server = Server {
+pub(super) const STUNNEL: BlockingServer = BlockingServer {
     application: Application::Stunnel,
     unit: "stunnel@{key}",
     user: "stunnel4",
@@ -66,7 +66,7 @@ pub(super) const STUNNEL: Server = Server {
 };
 
 /// OpenVPN: one thread for all tunnels, which wait together.
-const OPENVPN: Server = Server {
+const OPENVPN: BlockingServer = BlockingServer {
     application: Application::Openvpn,
     unit: "openvpn-server@{key}",
     user: "nobody",
@@ -77,7 +77,7 @@ const OPENVPN: Server = Server {
     test: None,
 };
 
-impl Server {
+impl BlockingServer {
     pub(super) fn plan(&self, settings: &RecipeSettings) -> RecipePlan {
         let fill = |text: &str| text.replace("{key}", &settings.key);
         let workers = (settings.cores * 4).max(16).to_string();

@@ -86,7 +86,7 @@ pub(super) fn run(args: &TlsArgs) -> Result<(), BenchError> {
 fn measure(plan: LocalPlan) -> Result<LocalReport, BenchError> {
     let steps = plan.cells.len() as u64 * (plan.rounds + 1);
     let mut progress = Progress::start(steps)?;
-    let mut site = Site::start(&plan, &mut progress)?;
+    let mut site = LocalSite::start(&plan, &mut progress)?;
     let mut rounds: BTreeMap<LocalCell, Vec<LocalRound>> = BTreeMap::new();
     for round in 0..plan.rounds {
         for place in order(plan.cells.len(), round) {
@@ -105,7 +105,7 @@ fn measure(plan: LocalPlan) -> Result<LocalReport, BenchError> {
 }
 
 /// Everything that runs. Fields are dropped in order: servers before the node, the folder last.
-struct Site {
+struct LocalSite {
     /// Servers in the order of the plan's cells.
     servers: Vec<LocalServer>,
     node: Option<NodeProcess>,
@@ -113,7 +113,7 @@ struct Site {
     _dir: tempfile::TempDir,
 }
 
-impl Site {
+impl LocalSite {
     /// Makes keys, starts the node, if one is needed, and all servers, and warms each of them up.
     fn start(plan: &LocalPlan, progress: &mut Progress) -> Result<Self, BenchError> {
         progress.now("starting the servers")?;
