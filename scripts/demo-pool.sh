@@ -142,7 +142,7 @@ sleep 12
 run pool status
 
 say "A quota changes while the pool runs"
-run quota set acme --ops 600
+run tenant set acme --ops 600
 until_grant acme '300.*300'
 run tenant addresses acme
 
@@ -153,7 +153,7 @@ fi
 
 say "kill -9 of the first manager: the second one goes on"
 kill_hard "$first"
-run quota set acme --ops 800
+run tenant set acme --ops 800
 until_grant acme '400.*400'
 run tenant addresses acme
 

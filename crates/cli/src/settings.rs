@@ -30,9 +30,6 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Settings for `up`.
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid, or there is no folder for the state.
     pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
         let mut settings = Self::of(&args.store, args.socket.socket.as_deref())?;
         let node = &mut settings.node;
@@ -178,8 +175,9 @@ impl Settings {
 }
 
 fn read(path: &Path) -> Result<NodeConfig> {
-    let text = fs::read_to_string(path)
-        .or_fail(Failure::Usage, || format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(path).or_fail(Failure::Usage, || {
+        format!("cannot read {} (`millrace sample node` prints one)", path.display())
+    })?;
     NodeConfig::from_toml(&text).map_err(|error| {
         let sentence = format!("the configuration file {} is wrong", path.display());
         fail(Failure::Usage, listed(&sentence, error.to_string().lines()))

@@ -11,7 +11,7 @@
 //! The section wins over the file, the file over the defaults. A file that names the nodes (`pool`) is looked at once a
 //! second while there are jobs; a change of the nodes takes effect without a restart, other keys with the next one.
 //!
-//! [`millrace_edge::settings`] lists the keys; docs/guide/settings.md states their defaults and meaning.
+//! [`millrace_edge::settings`] lists the keys with their defaults and meaning.
 //!
 //! An unknown key is an error in both. In the section OpenSSL has keys of its own.
 

@@ -58,7 +58,7 @@ pub(crate) struct NodeRunArgs {
     #[command(flatten)]
     pub(crate) access: AccessArgs,
     /// Address for gateways, tcp:HOST:PORT; repeatable [default: the TCP listener's]
-    #[arg(long, value_name = "ENDPOINT")]
+    #[arg(long, value_name = "ENDPOINT", hide_short_help = true)]
     pub(crate) advertise: Vec<String>,
     /// Label of the node's place: rack, room, region
     #[arg(long, value_name = "ZONE")]
