@@ -228,15 +228,7 @@ fn has_credential() -> bool {
 
 /// The file that the installed unit passes to the node as its credential: root's commands use the same key.
 fn credential_for_root(root: &Root) -> Result<KekSource> {
-    let of = |setting| {
-        let values = systemd::values(root, paths::UNIT, setting);
-        let path = |value: &String| {
-            let (name, path) = value.split_once(':')?;
-            (name == CREDENTIAL_NAME).then(|| PathBuf::from(path))
-        };
-        values.iter().rev().find_map(path)
-    };
-    if let Some(path) = of("LoadCredentialEncrypted") {
+    if let Some(path) = credential_file(root, "LoadCredentialEncrypted") {
         let message = format!(
             "the key-encryption key is in the encrypted credential {path}: run this command with it, as in \
              systemd-run --pipe --wait -p LoadCredentialEncrypted={CREDENTIAL_NAME}:{path} millrace key …",
@@ -244,8 +236,16 @@ fn credential_for_root(root: &Root) -> Result<KekSource> {
         );
         return Err(fail(Failure::Usage, message));
     }
-    let path = of("LoadCredential").unwrap_or_else(|| PathBuf::from(paths::INSTALLED_KEK));
+    let path = credential_file(root, "LoadCredential")
+        .unwrap_or_else(|| PathBuf::from(paths::INSTALLED_KEK));
     Ok(KekSource::File { path, create: false })
+}
+
+/// The file of the credential in this setting of the unit; the last one counts.
+fn credential_file(root: &Root, setting: &str) -> Option<PathBuf> {
+    let values = systemd::values(root, paths::UNIT, setting);
+    let mut named = values.iter().rev().filter_map(|value| value.split_once(':'));
+    named.find(|(name, _)| *name == CREDENTIAL_NAME).map(|(_, path)| PathBuf::from(path))
 }
 
 /// The configuration of the installed node, for root and for the owner of its store: another user's node has

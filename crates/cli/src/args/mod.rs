@@ -67,7 +67,7 @@ pub(crate) use self::manage::{
     TenantShowArgs, TenantValues, TokenCommand, TokenCreateArgs, TokenRemoveArgs,
 };
 pub(crate) use self::node::{NodeChangeArgs, NodeCommand, NodeNameArgs, NodeRunArgs};
-pub(crate) use self::sample::{LinkEngine, LinkMode, SampleCommand, SampleLinkArgs};
+pub(crate) use self::sample::{SampleCommand, SampleEngine, SampleLinkArgs, SampleMode};
 pub(crate) use self::status::StatusArgs;
 pub(crate) use self::up::{InsideManagerArgs, UpArgs, UpCommandArgs};
 pub(crate) use self::virtio::{

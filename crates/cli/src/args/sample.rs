@@ -33,16 +33,16 @@ With --engine ipsec the file has the proposals that suit this host.";
 #[command(after_long_help = LINK_EXAMPLE)]
 pub(crate) struct SampleLinkArgs {
     /// Program that encrypts
-    #[arg(long, value_name = "ENGINE", value_enum, default_value_t = LinkEngine::Openvpn)]
-    pub(crate) engine: LinkEngine,
+    #[arg(long, value_name = "ENGINE", value_enum, default_value_t = SampleEngine::Openvpn)]
+    pub(crate) engine: SampleEngine,
     /// Routes over the members, or one Ethernet segment
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = LinkMode::Routed)]
-    pub(crate) mode: LinkMode,
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = SampleMode::Routed)]
+    pub(crate) mode: SampleMode,
 }
 
 /// Kind of the connection between the ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LinkMode {
+pub(crate) enum SampleMode {
     /// Routes over all members
     Routed,
     /// A bond of all members, with OpenVPN only
@@ -51,7 +51,7 @@ pub(crate) enum LinkMode {
 
 /// Program that encrypts the packets of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LinkEngine {
+pub(crate) enum SampleEngine {
     /// OpenVPN, one process per member
     Openvpn,
     /// strongSwan

@@ -13,7 +13,7 @@ use millrace_inspect::report::Report;
 use millrace_vpn::link;
 use millrace_vpn::proposal::{EspProposal, IkeProposal, expand};
 
-use crate::args::{LinkEngine, LinkMode, SampleCommand, SampleLinkArgs};
+use crate::args::{SampleCommand, SampleEngine, SampleLinkArgs, SampleMode};
 use crate::exit::{Failure, fail};
 use crate::output;
 use crate::progress::while_doing;
@@ -25,10 +25,10 @@ pub(crate) fn run(command: &SampleCommand) -> Result<()> {
         SampleCommand::Devices => output::print(&(DEVICES.text)()),
         SampleCommand::Client => output::print(&(CLIENT.text)()),
         SampleCommand::Link(SampleLinkArgs { engine, mode }) => match (engine, mode) {
-            (LinkEngine::Openvpn, LinkMode::Routed) => output::print(link::SAMPLE),
-            (LinkEngine::Openvpn, LinkMode::Bridged) => output::print(link::SAMPLE_BRIDGED),
-            (LinkEngine::Ipsec, LinkMode::Routed) => ipsec_link(),
-            (LinkEngine::Ipsec, LinkMode::Bridged) => {
+            (SampleEngine::Openvpn, SampleMode::Routed) => output::print(link::SAMPLE),
+            (SampleEngine::Openvpn, SampleMode::Bridged) => output::print(link::SAMPLE_BRIDGED),
+            (SampleEngine::Ipsec, SampleMode::Routed) => ipsec_link(),
+            (SampleEngine::Ipsec, SampleMode::Bridged) => {
                 Err(fail(Failure::Usage, "IPsec carries no Ethernet frames: --engine openvpn"))
             }
         },
