@@ -83,7 +83,7 @@ manager m2 "$m2"
 say "Three nodes"
 for name in a b c; do
     run token create "$name" --role node -o "$dir/$name.access"
-    "$millrace" node --access "$dir/$name.access" --name "$name" --state "$dir/$name" \
+    "$millrace" node run --access "$dir/$name.access" --name "$name" --state "$dir/$name" \
         --socket "$dir/$name.sock" --listen-tcp 127.0.0.1:0 --capacity rsa2048=1000,p256=20000 \
         >"$dir/$name.log" 2>&1 &
     pids+=($!)
