@@ -5,7 +5,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// Print a configuration file with every key, its default, range and hazard
+/// Print a configuration file with every key
 #[derive(Debug, Subcommand)]
 pub(crate) enum SampleCommand {
     /// Print a node.toml: the settings of a node
