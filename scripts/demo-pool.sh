@@ -83,7 +83,7 @@ manager m2 "$m2"
 say "Three nodes"
 for name in a b c; do
     run token create "$name" --role node -o "$dir/$name.access"
-    "$millrace" node --access "$dir/$name.access" --name "$name" --state "$dir/$name" \
+    "$millrace" node run --access "$dir/$name.access" --name "$name" --state "$dir/$name" \
         --socket "$dir/$name.sock" --listen-tcp 127.0.0.1:0 --capacity rsa2048=1000,p256=20000 \
         >"$dir/$name.log" 2>&1 &
     pids+=($!)
@@ -142,7 +142,7 @@ sleep 12
 run pool status
 
 say "A quota changes while the pool runs"
-run quota set acme --ops 600
+run tenant set acme --ops 600
 until_grant acme '300.*300'
 run tenant addresses acme
 
@@ -153,7 +153,7 @@ fi
 
 say "kill -9 of the first manager: the second one goes on"
 kill_hard "$first"
-run quota set acme --ops 800
+run tenant set acme --ops 800
 until_grant acme '400.*400'
 run tenant addresses acme
 

@@ -91,7 +91,7 @@ const TABLES = {
       ['Connections', r => r.node.connections, r => String(r.node.connections), true],
       ['Version', r => r.node.version],
     ],
-    empty: 'no node has registered: millrace node --access FILE',
+    empty: 'no node has registered: millrace node run --access FILE',
   },
   tenants: {
     rows: state => state.tenants,

@@ -62,8 +62,8 @@ class Pool:
         self.log = open(os.path.join(self.folder, "log"), "w+")
         self.process = subprocess.Popen(
             [millrace, "up", "--with-manager", "--manager-listen", f"127.0.0.1:{self.port}",
-             "--socket", os.path.join(self.folder, "socket"), "--metrics", f"127.0.0.1:{self.metrics}",
-             "--name", "only", "--grant-seconds", "3"],
+             "--socket", os.path.join(self.folder, "socket"), "--listen-metrics", f"127.0.0.1:{self.metrics}",
+             "--name", "only", "--grant-lifetime", "3s"],
             env=self.environment, stdout=self.log, stderr=self.log)
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -150,7 +150,7 @@ def check_pool(browser, pool, token):
 
     # A change arrives as an event, without a reload.
     browser.value("window.unchanged = true")
-    pool.run("quota", "set", "acme", "--ops", "7777")
+    pool.run("tenant", "set", "acme", "--ops", "7777")
     browser.wait("the new quota", "document.getElementById('tenants').innerText.includes('7,777')")
     browser.wait("the change in the log", "document.getElementById('events').innerText.includes('acme')")
     assert browser.value("window.unchanged"), "the page was loaded anew"

@@ -165,7 +165,7 @@ pub fn recovered(what: &str, nodes: &[&Node], ops: u64) {
 pub fn set_quota(operator: &Operator, ops: u64) {
     let ops = ops.to_string();
     wait::until("the quota is set", || {
-        let output = operator.run(&["quota", "set", "acme", "--ops", &ops]);
+        let output = operator.run(&["tenant", "set", "acme", "--ops", &ops]);
         output.status.success()
     });
 }

@@ -134,8 +134,7 @@ impl Node {
     /// If it does not come up.
     pub fn up(&mut self) {
         assert!(self.process.is_none(), "{} is up", self.name);
-        let run: Vec<&str> = self.run.iter().map(String::as_str).collect();
-        let mut command = self.millrace(&run);
+        let mut command = self.millrace(&self.run_words());
         if !self.under.is_empty() {
             command = process::under(&self.under, &command);
         }
@@ -158,10 +157,18 @@ impl Node {
     #[must_use]
     pub fn refuses_to_start(&self) -> String {
         assert!(self.process.is_none(), "{} is up", self.name);
-        let run: Vec<&str> = self.run.iter().map(String::as_str).collect();
-        let output = process::run(&mut self.command(&run));
+        let output = process::run(&mut self.command(&self.run_words()));
         assert!(!output.status.success(), "{} starts", self.name);
         process::text_of(&output)
+    }
+
+    /// The command line of its version: `node run` was `node` in the previous one.
+    fn run_words(&self) -> Vec<&str> {
+        let mut words: Vec<&str> = self.run.iter().map(String::as_str).collect();
+        if self.programs.is_previous() && words.starts_with(&["node", "run"]) {
+            words.remove(1);
+        }
+        words
     }
 
     /// Makes the node use this version from its next start on, with the same files.

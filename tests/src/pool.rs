@@ -93,9 +93,11 @@ impl Manager {
     fn command(&self) -> Command {
         let program = &self.programs.millrace;
         let mut command = millrace(program, &["manager", "--store", &self.store, "--pool", "test"]);
+        let lifetime =
+            if self.programs.is_previous() { "--grant-seconds" } else { "--grant-lifetime" };
         command
             .args(["--listen", &format!("{}:{}", self.host.address, self.port)])
-            .args(["--grant-seconds", &GRANT_SECONDS.to_string(), "--state"])
+            .args([lifetime, &GRANT_SECONDS.to_string(), "--state"])
             .arg(self.dir.join("state"))
             .env("RUST_BACKTRACE", "1");
         process::under(&self.host.under, &command)
@@ -266,7 +268,7 @@ impl Pool {
         self.node_with(name, &NodeOptions::default(), &[])
     }
 
-    /// Starts a node with settings that joins the pool, with further options of `millrace node`.
+    /// Starts a node with settings that joins the pool, with further options of `millrace node run`.
     ///
     /// # Panics
     /// If it does not come up.
@@ -277,6 +279,7 @@ impl Pool {
         self.operator.done(&["token", "create", name, "--role", "node", "-o", file]);
         let words = [
             "node",
+            "run",
             "--access",
             file,
             // No measurement: it would be one of a busy machine.

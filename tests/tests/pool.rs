@@ -66,7 +66,7 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
     let port = free_port().to_string();
     let listen = format!("127.0.0.1:{port}");
     let grant = GRANT_SECONDS.to_string();
-    let run = ["up", "--with-manager", "--manager-listen", &listen, "--grant-seconds", &grant];
+    let run = ["up", "--with-manager", "--manager-listen", &listen, "--grant-lifetime", &grant];
     let options = NodeOptions { run: run.map(str::to_owned).to_vec(), ..NodeOptions::default() };
     let mut node = Node::start_with(world.dir(), "node-1", &options);
     let operator = Operator::new(&node.dir().join("state/manager/access"));
@@ -81,7 +81,7 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
     let _ = operator.wait(&["pool", "status"], |state| {
         state["tenants"][0]["used_ops"].as_f64().is_some_and(|used| used > 0.0)
     });
-    operator.done(&["quota", "set", "acme", "--ops", "8000"]);
+    operator.done(&["tenant", "set", "acme", "--ops", "8000"]);
     wait::until("the quota is in force", || in_force(&node, "acme") == 8000);
 
     // The page is that of the pool, and loads nothing from elsewhere.
@@ -134,7 +134,7 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
     // A manager ends: the other one renews the grants and takes changes.
     let start = Instant::now();
     pool.managers[0].kill();
-    operator.done(&["quota", "set", "acme", "--ops", "16000"]);
+    operator.done(&["tenant", "set", "acme", "--ops", "16000"]);
     let sum = |nodes: [&Node; 2]| -> u64 { nodes.map(|node| in_force(node, "acme")).iter().sum() };
     wait::until("the other manager's quota is in force", || sum([&a, &b]) == 16000);
     println!("kill -9 of a manager: a new quota in force after {:?}", start.elapsed());
@@ -145,7 +145,7 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
     etcd.kill(0);
     let expired = |node: &Node| node.status()["grants"][0]["expired"] == true;
     wait::until("the grants have expired", || expired(&a) && expired(&b));
-    assert!(!operator.run(&["quota", "set", "acme", "--ops", "9"]).status.success());
+    assert!(!operator.run(&["tenant", "set", "acme", "--ops", "9"]).status.success());
     loaded.load.wait_for_more(5);
     let start = Instant::now();
     etcd.start_member(0);

@@ -135,7 +135,7 @@ fn full_disk_of_a_manager_or_a_node_loses_nothing_and_ends_with_it() {
     let loaded = Loaded::start(&world, EdgeOptions::to(a.endpoint()), &identity, &stub);
     loaded.load.wait_for_more(5);
     let filler = fill(pool.managers[0].id(), &disk);
-    let refused = operator.run(&["quota", "set", "acme", "--ops", "8000"]);
+    let refused = operator.run(&["tenant", "set", "acme", "--ops", "8000"]);
     let text = text_of(&refused);
     assert!(!refused.status.success() && text.contains("takes no writes"), "{text}");
     wait::until("the grant has expired", || expired(&a));
@@ -143,7 +143,7 @@ fn full_disk_of_a_manager_or_a_node_loses_nothing_and_ends_with_it() {
     loaded.load.wait_for_more(5);
     fs::remove_file(filler).expect("the filler");
     recovered("room on a manager's disk", &[&a], 9000);
-    operator.done(&["quota", "set", "acme", "--ops", "8000"]);
+    operator.done(&["tenant", "set", "acme", "--ops", "8000"]);
     wait::until("the quota is in force", || in_force(&a, "acme") == 8000);
     loaded.none_failed();
     assert!(operator.run(&["audit", "--verify"]).status.success());
@@ -178,7 +178,7 @@ fn full_disk_of_etcd_loses_nothing_and_ends_with_it() {
     loaded.load.wait_for_more(5);
     let filler = fill(disk.id(), &data);
     wait::until("the grant has expired", || expired(&a));
-    assert!(!operator.run(&["quota", "set", "acme", "--ops", "8000"]).status.success());
+    assert!(!operator.run(&["tenant", "set", "acme", "--ops", "8000"]).status.success());
     assert_eq!(in_force(&a, "acme"), 9000 / 4);
     loaded.load.wait_for_more(5);
     fs::remove_file(filler).expect("the filler");
@@ -250,7 +250,7 @@ fn clock_that_jumps_by_an_hour_fails_no_handshake_and_ends_no_grant() {
             clock.set(offset);
             ops -= 100;
             let start = Instant::now();
-            operator.done(&["quota", "set", "acme", "--ops", &ops.to_string()]);
+            operator.done(&["tenant", "set", "acme", "--ops", &ops.to_string()]);
             recovered(&format!("clock of the {what} at {offset} s"), &[&a], ops);
             if what == "node" {
                 // The times in a grant are those of the node's clock.
@@ -367,7 +367,7 @@ fn manager_renews_its_certificate_and_hears_of_a_revoked_one_while_it_serves() {
     wait::until("the revoked certificate is refused", || !reads("left"));
     wait::until("the open page has ended", || page.ended().is_some());
     assert!(reads("stays"));
-    operator.done(&["quota", "set", "acme", "--ops", "8000"]);
+    operator.done(&["tenant", "set", "acme", "--ops", "8000"]);
     recovered("a renewed certificate of the manager", &[&a], 8000);
 }
 

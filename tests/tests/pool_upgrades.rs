@@ -73,7 +73,7 @@ fn rolling_upgrade_and_the_way_back_fail_no_handshake() {
     restart_managers(&mut cluster, artifacts(), "upgrade", &mut ops);
     restart_nodes(&mut cluster, artifacts(), "upgrade", ops);
     let former = cluster.operator.with_version(old);
-    former.done(&["quota", "set", "acme", "--ops", "14000"]);
+    former.done(&["tenant", "set", "acme", "--ops", "14000"]);
     ops = 14_000;
     recovered("quota by the former command", &cluster.nodes.each_ref(), ops);
     // Nodes before managers: former managers leave the tenant at one node when the other was restarted.
@@ -111,7 +111,7 @@ fn records_of_the_previous_version_in_a_file_are_read_and_written_and_so_the_oth
         pool.managers[0].change_version(programs);
         pool.managers[0].up();
         assert_eq!(records(&operator), before);
-        operator.done(&["quota", "set", "acme", "--ops", ops]);
+        operator.done(&["tenant", "set", "acme", "--ops", ops]);
         let verified = operator.run(&["audit", "--verify"]);
         assert!(verified.status.success(), "{}", text_of(&verified));
     }
@@ -123,7 +123,7 @@ fn records_of_a_newer_version_are_not_written_and_jobs_go_on() {
     let mut cluster = Cluster::start(1);
     cluster.etcd.put("millrace/schema", r#"{"version":1000}"#);
     let refused = || {
-        let output = cluster.operator.run(&["quota", "set", "acme", "--ops", "9"]);
+        let output = cluster.operator.run(&["tenant", "set", "acme", "--ops", "9"]);
         let text = text_of(&output);
         !output.status.success() && text.contains("upgrade millrace")
     };

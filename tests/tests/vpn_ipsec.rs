@@ -30,10 +30,10 @@ fn is_installed() -> bool {
     false
 }
 
-/// The proposals that `vpn sample` computes for this host.
+/// The proposals that `sample link` computes for this host.
 fn advised() -> String {
     let mut command = Command::new(&artifacts().millrace);
-    let sample = succeed(command.args(["vpn", "sample", "--engine", "ipsec"]));
+    let sample = succeed(command.args(["sample", "link", "--engine", "ipsec"]));
     let lines = sample.lines();
     let proposals: Vec<&str> =
         lines.filter(|line| line.starts_with("ike = ") || line.starts_with("esp = ")).collect();

@@ -44,6 +44,7 @@ mod paths;
 mod placement;
 mod processes;
 mod progress;
+mod samples;
 mod screen;
 mod service_manager;
 mod settings;
@@ -81,6 +82,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(command) => commands::bench::run(command),
         Command::Compression(args) => commands::compression::run(&args),
         Command::Compress(args) => commands::compress::run(&args),
+        Command::Sample(command) => commands::sample::run(&command),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
         Command::Reference(args) => commands::reference::run(&args),

@@ -20,18 +20,12 @@ use crate::paths;
 const INSTALLED_ACCESS: &str = "/etc/millrace/access";
 
 /// Reads the access that the options of a command name.
-///
-/// # Errors
-/// There is no access file, or it cannot be used.
 pub(crate) fn access(args: &AccessArgs) -> Result<Access> {
     let managers: Vec<String> = args.manager.iter().map(ToString::to_string).collect();
     read(args.access.as_deref(), &managers)
 }
 
 /// Reads an access file, or the default one, and puts these managers in place of those in it, if there are any.
-///
-/// # Errors
-/// As [`access`].
 pub(crate) fn read(file: Option<&Path>, managers: &[String]) -> Result<Access> {
     let path = match file {
         Some(file) => file.to_owned(),
@@ -80,9 +74,6 @@ pub(crate) fn admin_access(state: &Path) -> PathBuf {
 }
 
 /// A client of the manager's API.
-///
-/// # Errors
-/// As [`access`].
 pub(crate) fn client(args: &AccessArgs) -> Result<ManagerClient> {
     ManagerClient::new(&access(args)?).map_err(to_exit_error)
 }

@@ -19,9 +19,6 @@ use crate::settings::Settings;
 impl Settings {
     /// Opens the key store for a node, which cannot change its user: the node must run as the owner of its
     /// keys.
-    ///
-    /// # Errors
-    /// The folder or the key-encryption key cannot be used.
     pub(crate) fn open_own_store(&self) -> Result<KeyStore> {
         let store = &self.node.store;
         Ok(KeyStore::open(store.directory.as_path(), &store.kek)?)
@@ -53,9 +50,6 @@ impl Settings {
 
     /// Opens the key store to show keys. Without the key-encryption key, or with another, the result is not
     /// verified; the second value says why.
-    ///
-    /// # Errors
-    /// The folder cannot be used.
     pub(crate) fn view_store(&self) -> Result<(OwnedStore, Option<String>)> {
         let kek = match &self.node.store.kek {
             KekSource::File { path, .. } => KekSource::File { path: path.clone(), create: false },
@@ -96,9 +90,6 @@ impl Settings {
     }
 
     /// Opens the key store only to list and remove, without the key-encryption key.
-    ///
-    /// # Errors
-    /// The folder cannot be used.
     pub(crate) fn look_at_store(&self) -> Result<OwnedStore> {
         let folder = self.node.store.directory.as_path();
         let keys = as_owner_of(folder, || KeyStore::open(folder, &KekSource::Absent))??;

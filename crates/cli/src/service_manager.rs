@@ -6,6 +6,7 @@
 //!
 //! The service manager may watch the node ([`watchdog_interval`]): it restarts a node without a sign of life.
 
+use std::env;
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -23,15 +24,12 @@ pub(crate) const STOPPING: &str = "STOPPING=1";
 /// sd_notify(3): resets the watchdog.
 pub(crate) const ALIVE: &str = "WATCHDOG=1";
 
-/// The interval of signs of life: half of the time after which the service manager restarts the node. `None`: it
-/// does not watch this process.
+/// The interval of signs of life: half of the time after which the service manager restarts the node. `None` if
+/// it does not watch this process.
 pub(crate) fn watchdog_interval() -> Option<Duration> {
-    let variable = |name| std::env::var(name).ok();
-    watched(
-        variable("WATCHDOG_USEC").as_deref(),
-        variable("WATCHDOG_PID").as_deref(),
-        std::process::id(),
-    )
+    let timeout = env::var("WATCHDOG_USEC").ok();
+    let process = env::var("WATCHDOG_PID").ok();
+    watched(timeout.as_deref(), process.as_deref(), std::process::id())
 }
 
 fn watched(timeout_us: Option<&str>, of: Option<&str>, process: u32) -> Option<Duration> {
@@ -64,7 +62,7 @@ impl WatchdogProgress {
 
 /// Sends a message to the service manager, if there is one. A failure to send is only logged.
 pub(crate) fn notify(message: &str) {
-    let Some(target) = std::env::var_os("NOTIFY_SOCKET") else {
+    let Some(target) = env::var_os("NOTIFY_SOCKET") else {
         return;
     };
     if let Err(error) = send(&target, message) {

@@ -30,9 +30,6 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Settings for `up`.
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid, or there is no folder for the state.
     pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
         let mut settings = Self::of(&args.store, args.socket.socket.as_deref())?;
         let node = &mut settings.node;
@@ -178,8 +175,9 @@ impl Settings {
 }
 
 fn read(path: &Path) -> Result<NodeConfig> {
-    let text = fs::read_to_string(path)
-        .or_fail(Failure::Usage, || format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(path).or_fail(Failure::Usage, || {
+        format!("cannot read {} (`millrace sample node` prints one)", path.display())
+    })?;
     NodeConfig::from_toml(&text).map_err(|error| {
         let sentence = format!("the configuration file {} is wrong", path.display());
         fail(Failure::Usage, listed(&sentence, error.to_string().lines()))
@@ -230,15 +228,7 @@ fn has_credential() -> bool {
 
 /// The file that the installed unit passes to the node as its credential: root's commands use the same key.
 fn credential_for_root(root: &Root) -> Result<KekSource> {
-    let of = |setting| {
-        let values = systemd::values(root, paths::UNIT, setting);
-        let path = |value: &String| {
-            let (name, path) = value.split_once(':')?;
-            (name == CREDENTIAL_NAME).then(|| PathBuf::from(path))
-        };
-        values.iter().rev().find_map(path)
-    };
-    if let Some(path) = of("LoadCredentialEncrypted") {
+    if let Some(path) = credential_file(root, "LoadCredentialEncrypted") {
         let message = format!(
             "the key-encryption key is in the encrypted credential {path}: run this command with it, as in \
              systemd-run --pipe --wait -p LoadCredentialEncrypted={CREDENTIAL_NAME}:{path} millrace key …",
@@ -246,8 +236,16 @@ fn credential_for_root(root: &Root) -> Result<KekSource> {
         );
         return Err(fail(Failure::Usage, message));
     }
-    let path = of("LoadCredential").unwrap_or_else(|| PathBuf::from(paths::INSTALLED_KEK));
+    let path = credential_file(root, "LoadCredential")
+        .unwrap_or_else(|| PathBuf::from(paths::INSTALLED_KEK));
     Ok(KekSource::File { path, create: false })
+}
+
+/// The file of the credential in this setting of the unit; the last one counts.
+fn credential_file(root: &Root, setting: &str) -> Option<PathBuf> {
+    let values = systemd::values(root, paths::UNIT, setting);
+    let mut named = values.iter().rev().filter_map(|value| value.split_once(':'));
+    named.find(|(name, _)| *name == CREDENTIAL_NAME).map(|(_, path)| PathBuf::from(path))
 }
 
 /// The configuration of the installed node, for root and for the owner of its store: another user's node has

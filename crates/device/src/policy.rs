@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::settings::DeviceSettings;
 
-/// A policy with every key, as `millrace device sample` prints it.
+/// A policy with every key, as `millrace sample devices` prints it.
 pub const SAMPLE: &str = include_str!("../devices.toml");
 
 /// Bound on the file, in bytes: a thousand devices have 100 KiB.

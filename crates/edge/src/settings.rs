@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The keys of the provider's section of `openssl.cnf`. `settings.tsv` has one a row; docs/guide/settings.md states
-//! their defaults and meaning. Defaults and forms that tools need, too, are here.
+//! The keys of the provider's section of `openssl.cnf` and of its own file. `settings.tsv` has one a row, with its
+//! default and meaning. Defaults and forms that tools need, too, are here.
 
 const TABLE: &str = include_str!("../settings.tsv");
 
@@ -97,11 +97,69 @@ impl ValueForm {
 
 /// The keys with what they take, in the order of their documentation.
 pub fn keys() -> impl Iterator<Item = (&'static str, ValueForm)> {
-    let rows = TABLE.lines().filter(|line| !line.starts_with('#'));
-    rows.filter_map(|row| {
+    rows().filter_map(|row| {
         let mut columns = row.split('\t');
         Some((columns.next()?, ValueForm::of(columns)?))
     })
+}
+
+fn rows() -> impl Iterator<Item = &'static str> {
+    TABLE.lines().filter(|line| !line.starts_with('#'))
+}
+
+/// The provider's own file with every key at its default, and the meaning of each.
+#[must_use]
+pub fn sample() -> String {
+    let mut text = SAMPLE_HEAD.to_owned();
+    for row in rows() {
+        let columns: Vec<&str> = row.split('\t').collect();
+        let [key, form, words, alone, default, meaning] = columns[..] else {
+            continue;
+        };
+        let listed = words.replace(',', ", ");
+        let range = match form {
+            "one of" => format!(" One of {listed}."),
+            "list" => format!(" {}, or some of {listed}.", alone.replace(',', ", ")),
+            "ms" => format!(" 1 to {words}."),
+            _ => String::new(),
+        };
+        if !meaning.is_empty() {
+            text.push('\n');
+            comment(&mut text, &format!("{meaning}{range}"));
+        }
+        match default.strip_prefix("#: ") {
+            Some(example) => text.push_str(&format!("#: {key} = {example}\n")),
+            None if default.is_empty() => text.push_str(&format!("# {key}\n")),
+            None => text.push_str(&format!("{key} = {default}\n")),
+        }
+    }
+    text
+}
+
+const SAMPLE_HEAD: &str = "\
+# Settings of the provider in a gateway: /etc/millrace/client.toml, or the file that
+# MILLRACE_CLIENT_CONF or millrace_config in openssl.cnf names. Every key is here at its
+# default. Lines that begin with \"#: \" are examples of keys without a default. The same
+# keys in the provider's section of openssl.cnf come before those of this file.
+";
+
+/// Columns of a comment in a sample.
+const COMMENT_COLUMNS: usize = 88;
+
+/// Adds a text as lines of a comment.
+fn comment(to: &mut String, text: &str) {
+    let mut columns = 0;
+    for word in text.split(' ') {
+        if columns > 0 && columns + 1 + word.len() <= COMMENT_COLUMNS {
+            to.push(' ');
+            columns += 1 + word.len();
+        } else {
+            to.push_str(if columns == 0 { "# " } else { "\n# " });
+            columns = 2 + word.len();
+        }
+        to.push_str(word);
+    }
+    to.push('\n');
 }
 
 #[cfg(test)]
@@ -122,8 +180,16 @@ mod tests {
 
     #[test]
     fn every_row_of_the_table_is_understood() {
-        let rows = TABLE.lines().filter(|line| !line.starts_with('#'));
-        let named: Vec<&str> = rows.filter_map(|row| row.split('\t').next()).collect();
+        let named: Vec<&str> = rows().filter_map(|row| row.split('\t').next()).collect();
         assert_eq!(named, keys().map(|(key, _)| key).collect::<Vec<_>>());
+        let sample = sample();
+        for (key, form) in keys().filter(|(_, form)| *form != ValueForm::OfOpenssl) {
+            assert!(
+                sample.contains(&format!("{key} = ")) || sample.contains(&format!("# {key}\n"))
+            );
+            if let ValueForm::List { words: list, .. } = form {
+                assert!(words(list).all(|word| sample.contains(word)), "{key}");
+            }
+        }
     }
 }

@@ -79,24 +79,6 @@ mod tests {
     }
 
     #[test]
-    fn keys_equal_those_of_the_guide() {
-        let guide = include_str!("../../../docs/guide/settings.md");
-        let rows = guide.lines().take_while(|line| !line.starts_with("## "));
-        let cells = rows.filter_map(|line| line.strip_prefix("| `")?.split('|').next());
-        let documented: Vec<&str> = cells
-            .flat_map(|cell| cell.split(','))
-            .map(|key| key.trim().trim_matches('`'))
-            .collect();
-        let ours = keys().filter(|(_, takes)| !matches!(takes, ValueForm::OfOpenssl));
-        assert_eq!(documented, ours.map(|(key, _)| key).collect::<Vec<_>>());
-        for (key, takes) in keys() {
-            if let ValueForm::List { words, .. } = takes {
-                assert!(guide.contains(words), "{key}");
-            }
-        }
-    }
-
-    #[test]
     fn unknown_keys_and_bad_values_are_named() {
         assert_eq!(one("modde", "off"), [Wrong::Unknown("modde".to_owned())]);
         for (key, value) in [

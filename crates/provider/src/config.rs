@@ -12,7 +12,7 @@
 //! checked once a second while there are jobs. A change of the nodes takes effect without a restart, a change of other
 //! keys with the next one.
 //!
-//! [`millrace_edge::settings`] lists the keys; docs/guide/settings.md states their defaults and meaning.
+//! [`millrace_edge::settings`] lists the keys with their defaults and meaning.
 //!
 //! An unknown key is an error in both. The section also has keys of OpenSSL.
 

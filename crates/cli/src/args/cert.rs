@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::StoreArgs;
+use super::{DryRunArg, StoreArgs};
 
 /// Issue and revoke the TLS certificates of nodes and clients.
 #[derive(Debug, Subcommand)]
@@ -113,9 +113,8 @@ further node and reload it, too.";
 pub(crate) struct CertRevokeArgs {
     /// Identity of the client
     pub(crate) name: String,
-    /// Show what would change, and change nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

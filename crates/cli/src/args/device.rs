@@ -28,7 +28,6 @@ pub(crate) enum DeviceCommand {
     VirtualFunctions(DeviceFunctionsArgs),
     Apply(DeviceApplyArgs),
     Rollback(DeviceRollbackArgs),
-    Sample(DeviceSampleArgs),
     Vyos(DeviceVyosArgs),
 }
 
@@ -233,11 +232,6 @@ pub(crate) struct DeviceRollbackArgs {
     #[command(flatten)]
     pub(crate) change: DeviceChangeArgs,
 }
-
-/// Print a devices.toml with every key
-#[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  millrace device sample > /etc/millrace/devices.toml")]
-pub(crate) struct DeviceSampleArgs {}
 
 const VYOS_EXAMPLE: &str = "\
 Examples:

@@ -30,6 +30,7 @@ pub(crate) struct AccessArgs {
     pub(crate) access: Option<PathBuf>,
     /// Manager to ask instead of those in the access file; repeatable
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "URL",
         env = "MILLRACE_MANAGER",
@@ -188,10 +189,11 @@ impl TenantSetArgs {
     }
 }
 
-/// Leaves out of a short help that is long without them: the managers, which every command of a pool has, and the
+/// Leaves out of a short help that is long without them: the access file, which every command of a pool has, and the
 /// option that replaces all identities.
 fn hide_in_short_help(argument: Arg) -> Arg {
-    let hidden = ["access", "manager", "identity"].contains(&argument.get_id().as_str());
+    let hidden = ["access", "identity"].contains(&argument.get_id().as_str())
+        || argument.is_hide_short_help_set();
     argument.hide_short_help(hidden)
 }
 
@@ -206,7 +208,9 @@ pub(crate) struct TenantValues {
     /// Rank at a busy node: high, normal or low [default: normal]
     #[arg(long, value_name = "PRIORITY", value_parser = one_of(&Priority::ALL, Priority::name))]
     pub(crate) priority: Option<Priority>,
-    /// Identity of the tenant's gateways, in place of all former ones; repeatable
+    /// Identity of the tenant's gateways; repeatable
+    ///
+    /// `tenant set` puts these in place of all former ones.
     #[arg(long, value_name = "IDENTITY")]
     pub(crate) identity: Vec<IdentityPattern>,
 }
@@ -365,7 +369,10 @@ remove NAME --former`.";
 ///
 /// The file is PEM: PKCS#8, PKCS#1 or SEC 1, not encrypted.
 #[derive(Debug, Args)]
-#[command(after_long_help = POOL_KEY_IMPORT_EXAMPLE)]
+#[command(
+    after_long_help = POOL_KEY_IMPORT_EXAMPLE,
+    mut_arg("dry_run", |plan| plan.conflicts_with("json"))
+)]
 pub(crate) struct PoolKeyImportArgs {
     /// Name of the key in the pool
     pub(crate) name: KeyName,

@@ -21,6 +21,7 @@ mod manage;
 mod named_commands;
 mod node;
 mod overview;
+mod sample;
 mod status;
 mod up;
 mod virtio;
@@ -66,6 +67,7 @@ pub(crate) use self::manage::{
     TenantShowArgs, TenantValues, TokenCommand, TokenCreateArgs, TokenRemoveArgs,
 };
 pub(crate) use self::node::{NodeChangeArgs, NodeCommand, NodeNameArgs, NodeRunArgs};
+pub(crate) use self::sample::{SampleCommand, SampleEngine, SampleLinkArgs, SampleMode};
 pub(crate) use self::status::StatusArgs;
 pub(crate) use self::up::{InsideManagerArgs, UpArgs, UpCommandArgs};
 pub(crate) use self::virtio::{
@@ -73,8 +75,8 @@ pub(crate) use self::virtio::{
     VirtioStatusArgs, VirtioThrottleArgs,
 };
 pub(crate) use self::vpn::{
-    VpnBenchArgs, VpnCommand, VpnDownArgs, VpnEngine, VpnExportArgs, VpnFoldersArgs, VpnFormat,
-    VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnMode, VpnNameArgs, VpnPlanArgs,
+    VpnBenchArgs, VpnCommand, VpnDownArgs, VpnExportArgs, VpnFoldersArgs, VpnFormat,
+    VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
     VpnRestartArgs, VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
 };
 
@@ -102,7 +104,6 @@ Other meanings:
 #[command(
     name = "millrace",
     version,
-    propagate_version = true,
     // Fixed, so that help, man pages and their tests do not depend on a terminal.
     term_width = 79,
     disable_help_subcommand = true,
@@ -130,9 +131,11 @@ impl Cli {
     pub(crate) fn read<I, T>(words: I) -> Result<Self, clap::Error>
     where
         I: IntoIterator<Item = T>,
-        T: Into<OsString> + Clone,
+        T: Into<OsString>,
     {
-        let mut matches = Self::definition().try_get_matches_from(words)?;
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let read = Self::definition().try_get_matches_from(&words);
+        let mut matches = read.map_err(|error| without_environment(error, &words))?;
         if let Some(("gateway", gateway)) = matches.subcommand() {
             gateway::refuse_unread(gateway)?;
         }
@@ -174,6 +177,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     Audit(AuditArgs),
+    #[command(subcommand)]
+    Sample(SampleCommand),
     Completions(CompletionsArgs),
     Man(ManArgs),
     #[command(hide = true)]
@@ -292,6 +297,19 @@ pub(crate) struct ManArgs {
 pub(crate) struct ReferenceArgs {
     /// The folder; created if missing
     pub(crate) dir: PathBuf,
+}
+
+/// The error as it would be without environment variables, if there were one: clap's usage line has each option with a
+/// value, also with that of a variable.
+fn without_environment(error: clap::Error, words: &[OsString]) -> clap::Error {
+    fn ignore_environment(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|argument| argument.env(None::<&'static str>));
+        command.mut_subcommands(ignore_environment)
+    }
+    match ignore_environment(Cli::definition()).try_get_matches_from(words) {
+        Err(alone) if error.use_stderr() && alone.kind() == error.kind() => alone,
+        _ => error,
+    }
 }
 
 fn explain_times(command: clap::Command) -> clap::Command {

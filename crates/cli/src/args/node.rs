@@ -48,8 +48,8 @@ the TCP listener. Asks no manager, starts and changes nothing.";
 
 /// Run a node of a managed pool
 ///
-/// Section [manager] of the configuration file has the same settings as the
-/// options of this command.
+/// Section [manager] of the configuration file can name the managers, and the
+/// addresses, zone and capacity of the node.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = RUN_EXAMPLE, mut_arg("check", |check| check.long_help(CHECK)))]
 pub(crate) struct NodeRunArgs {
@@ -58,7 +58,7 @@ pub(crate) struct NodeRunArgs {
     #[command(flatten)]
     pub(crate) access: AccessArgs,
     /// Address for gateways, tcp:HOST:PORT; repeatable [default: the TCP listener's]
-    #[arg(long, value_name = "ENDPOINT")]
+    #[arg(long, value_name = "ENDPOINT", hide_short_help = true)]
     pub(crate) advertise: Vec<String>,
     /// Label of the node's place: rack, room, region
     #[arg(long, value_name = "ZONE")]

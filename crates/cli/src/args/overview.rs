@@ -22,7 +22,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Measure", &["bench"]),
     ("Compress responses", &["compression", "compress"]),
     ("Manage a pool of nodes", &["manager", "node", "pool", "tenant", "token", "audit"]),
-    ("Set up", &["completions", "man"]),
+    ("Set up", &["sample", "completions", "man"]),
 ];
 
 /// Columns of the longest name, `completions`.

@@ -19,10 +19,9 @@ const LONGEST_TRIAL: Duration = Duration::from_secs(86_400);
 ///
 /// One OpenVPN process uses one core. A link runs one process per core, routes
 /// over all of them, and takes those out that fail. Both hosts have the same
-/// link.toml; `millrace vpn sample` prints one with every key.
+/// link.toml; `millrace sample link` prints one with every key.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VpnCommand {
-    Sample(VpnSampleArgs),
     Keys(VpnKeysArgs),
     Plan(VpnPlanArgs),
     Up(VpnUpArgs),
@@ -37,38 +36,6 @@ pub(crate) enum VpnCommand {
     Export(VpnExportArgs),
     #[command(hide = true)]
     Supervise(VpnSuperviseArgs),
-}
-
-/// Print a link.toml with every key
-#[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n  millrace vpn sample > link.toml\n  millrace vpn sample --engine ipsec > link.toml\n  millrace vpn sample --mode bridged > link.toml"
-)]
-pub(crate) struct VpnSampleArgs {
-    /// Program that encrypts
-    #[arg(long, value_name = "ENGINE", value_enum, default_value_t = VpnEngine::Openvpn)]
-    pub(crate) engine: VpnEngine,
-    /// Routes over the members, or one Ethernet segment
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = VpnMode::Routed)]
-    pub(crate) mode: VpnMode,
-}
-
-/// Kind of the connection between the ends of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum VpnMode {
-    /// Routes over all members
-    Routed,
-    /// A bond of all members, with OpenVPN only
-    Bridged,
-}
-
-/// Program that encrypts the packets of a link.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum VpnEngine {
-    /// OpenVPN, one process per member
-    Openvpn,
-    /// strongSwan
-    Ipsec,
 }
 
 /// Folders of links; both differ where two ends share a machine.

@@ -133,9 +133,9 @@ fn day(seconds: Option<i64>) -> String {
 }
 
 fn revoke(args: &CertRevokeArgs) -> Result<()> {
-    let CertRevokeArgs { name, dry_run, store } = args;
+    let CertRevokeArgs { name, plan, store } = args;
     let tls = Settings::for_store(store)?.tls;
-    if *dry_run {
+    if plan.dry_run {
         let found = as_owner_of(&tls, || client_certificate(&tls, name))?.map_err(to_exit_error)?;
         return output::print(&format!(
             "would revoke the certificate of {name}: serial {}, valid until {}\n",

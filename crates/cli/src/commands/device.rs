@@ -12,7 +12,7 @@ use millrace_device::apply::{DeviceOutcome, SavedState, SavedStateError, Sysfs, 
 use millrace_device::kernel_use::kernel_uses;
 use millrace_device::observe::{Observed, ObservedFunction, find};
 use millrace_device::plan::{DevicePlan, plan};
-use millrace_device::policy::{DevicePolicy, MAX_POLICY_BYTES, SAMPLE};
+use millrace_device::policy::{DevicePolicy, MAX_POLICY_BYTES};
 use millrace_device::settings::{DeviceSettings, DeviceState};
 use millrace_device::vyos::{self, VyosCommand};
 use millrace_hostfs::Root;
@@ -60,7 +60,7 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
             let policy = read_policy(&args.change)?.ok_or_else(|| {
                 let path = policy_path(&args.change);
                 let message = format!(
-                    "there is no policy {}: `millrace device sample` prints one",
+                    "there is no policy {}: `millrace sample devices` prints one",
                     path.display()
                 );
                 fail(Failure::Usage, message)
@@ -69,7 +69,6 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
             perform(&args.change, &planned)
         }
         DeviceCommand::Rollback(args) => rollback(&args.change),
-        DeviceCommand::Sample(_) => output::print(SAMPLE),
         DeviceCommand::Vyos(args) => run_vyos(args),
     }
 }
@@ -237,7 +236,7 @@ fn save_policy(
         }
     }
     let text = format!(
-        "# Written by `millrace device`; `millrace device sample` explains the keys.\n{}",
+        "# Written by `millrace device`; `millrace sample devices` explains the keys.\n{}",
         policy.to_toml()
     );
     keep_former(&path).with_context(|| format!("writing {}", path.display()))?;

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace man`: writes one manual page per command, generated from the definition of the command line, and one
-//! of the configuration file, generated from its sample.
+//! `millrace man`: writes one manual page per command, generated from the definition of the command line, and one per
+//! configuration file, generated from its sample.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,14 +10,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::Command;
-use millrace_server::config::SAMPLE;
 
 use crate::args::{Cli, EXIT_CODES, ManArgs};
+use crate::samples::{self, SampleFile};
 
 /// The files that commands use, unless flags or the configuration name others.
 #[rustfmt::skip]
 const FILES: &[(&str, &str)] = &[
     ("/etc/millrace/node.toml", "settings of the node under systemd: millrace-node.toml(5)"),
+    ("/etc/millrace/devices.toml", "accelerator cards: millrace-devices.toml(5)"),
+    ("/etc/millrace/client.toml", "settings of the provider in a gateway: millrace-client.toml(5)"),
     ("/var/lib/millrace", "keys and certificates of the node (root; else $XDG_STATE_HOME/millrace)"),
     ("/run/millrace", "sockets of the node (root; else $XDG_RUNTIME_DIR/millrace)"),
 ];
@@ -29,8 +31,11 @@ pub(crate) fn run(args: &ManArgs) -> Result<()> {
     root.build();
     let pages = names(&root);
     write_page(folder, &root, &pages)?;
-    let path = folder.join("millrace-node.toml.5");
-    fs::write(&path, configuration()).with_context(|| format!("writing {}", path.display()))
+    samples::ALL.iter().try_for_each(|sample| {
+        let path = folder.join(format!("millrace-{}.5", sample.name));
+        fs::write(&path, configuration(sample))
+            .with_context(|| format!("writing {}", path.display()))
+    })
 }
 
 /// The names of the pages of a command and of those below it.
@@ -66,8 +71,10 @@ fn write_page(folder: &Path, command: &Command, pages: &[String]) -> Result<()> 
     verbatim(&mut page, EXIT_CODES.trim_start_matches("Exit codes:\n"));
     page.push_str(".SH \"SEE ALSO\"\n");
     let others = pages.iter().filter(|page| **page != name);
-    let others: Vec<String> = others.map(|page| format!("{}(1)", escaped(page))).collect();
-    let _ = writeln!(page, "{},\nmillrace\\-node.toml(5)", others.join(",\n"));
+    let others = others.map(|page| format!("{}(1)", escaped(page)));
+    let files = samples::ALL.iter().map(|sample| format!("millrace\\-{}(5)", sample.name));
+    let related: Vec<String> = others.chain(files).collect();
+    let _ = writeln!(page, "{}", related.join(",\n"));
     fs::write(&path, page).with_context(writing)?;
     visible(command).try_for_each(|command| write_page(folder, command, pages))
 }
@@ -94,15 +101,16 @@ fn section<'a>(page: &mut String, title: &str, rows: impl Iterator<Item = (&'a s
     }
 }
 
-/// The page of `node.toml`: its sample, as it is.
-fn configuration() -> String {
-    let mut page = String::from(
-        ".TH millrace\\-node.toml 5\n.SH NAME\nmillrace\\-node.toml \\- settings of a Millrace node\n\
-         .SH DESCRIPTION\nThe file that `millrace up \\-\\-config` reads, in TOML. Every key is here at its default. \
-         Flags and environment variables win over the file; unknown keys are errors.\n",
+/// The page of a configuration file: its sample, as it is.
+fn configuration(sample: &SampleFile) -> String {
+    let SampleFile { name, title, reader, text, see_also } = sample;
+    let mut page = format!(
+        ".TH millrace\\-{name} 5\n.SH NAME\nmillrace\\-{name} \\- {title}\n.SH DESCRIPTION\n{} Every key is here at \
+         its default.\n",
+        escaped(reader)
     );
-    verbatim(&mut page, SAMPLE);
-    page.push_str(".SH \"SEE ALSO\"\nmillrace\\-up(1)\n");
+    verbatim(&mut page, &text());
+    let _ = writeln!(page, ".SH \"SEE ALSO\"\n{}(1)", escaped(see_also));
     page
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod key;
 pub(crate) mod man;
 pub(crate) mod managed;
 pub(crate) mod reference;
+pub(crate) mod sample;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod virtio;

@@ -18,7 +18,6 @@ use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::ReportParts;
 use millrace_inspect::report::schema_of;
 use millrace_manager::api::openapi_document;
-use millrace_server::config::SAMPLE;
 use millrace_server::tls::IssuedCertificate;
 use millrace_service::status::{Sessions, Status};
 use millrace_vpn::apply::LinkGeneration;
@@ -35,6 +34,7 @@ use crate::commands::compression::CompressingServer;
 use crate::commands::device::DeviceChange;
 use crate::commands::gateway::WriteResult;
 use crate::commands::key::view::KeyView;
+use crate::samples::{self, SampleFile};
 
 pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
@@ -150,12 +150,19 @@ fn fenced(help: &str) -> String {
 }
 
 fn configuration() -> String {
-    format!(
-        "# The configuration file\n\nGenerated from `deploy/node.toml` by `make docs`. Every key is \
-         shown at its default. Precedence: flag, environment, file, default; unknown keys are \
-         errors.\n\n```toml\n{}\n```\n",
-        SAMPLE.trim_end()
-    )
+    let mut page = String::from(
+        "# The configuration files\n\nGenerated from the samples that `millrace sample` prints by `make docs`. Every key \
+         is shown at its default.\n",
+    );
+    for SampleFile { name, title, reader, text, see_also: _ } in samples::ALL {
+        let text = text();
+        let _ = write!(
+            page,
+            "\n## {name}\n\nThe {title}. {reader}\n\n```toml\n{}\n```\n",
+            text.trim_end()
+        );
+    }
+    page
 }
 
 /// The capabilities of each backend, including those that this machine cannot use.

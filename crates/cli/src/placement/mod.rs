@@ -158,13 +158,13 @@ fn places(pin: Pin, nodes: &[Vec<usize>], workers: usize) -> Vec<Vec<usize>> {
 /// All processors with their nodes, taken from each node in turn.
 fn alternating(nodes: &[Vec<usize>]) -> Vec<(usize, usize)> {
     let most = nodes.iter().map(Vec::len).max().unwrap_or(0);
-    let of_turn = |turn: usize| {
-        let of_node = move |(node, processors): (usize, &Vec<usize>)| {
-            processors.get(turn).map(|processor| (node, *processor))
-        };
-        nodes.iter().enumerate().filter_map(of_node)
-    };
-    (0..most).flat_map(of_turn).collect()
+    let mut order = Vec::new();
+    for turn in 0..most {
+        for (node, processors) in nodes.iter().enumerate() {
+            order.extend(processors.get(turn).map(|processor| (node, *processor)));
+        }
+    }
+    order
 }
 
 #[cfg(test)]

@@ -44,16 +44,14 @@ fn read(root: &Path) -> Option<Vec<Vec<usize>>> {
     }
     numbers.sort_unstable();
     numbers.truncate(MAX_NODES);
-    let list = |number: &usize| {
-        let mut text = String::new();
-        File::open(root.join(format!("node{number}/cpulist")))
-            .ok()?
-            .take(MAX_LIST_LEN)
-            .read_to_string(&mut text)
-            .ok()?;
-        cpu_list::parse(&text)
-    };
-    numbers.iter().map(list).collect()
+    numbers.into_iter().map(|number| processors(root, number)).collect()
+}
+
+fn processors(root: &Path, node: usize) -> Option<Vec<usize>> {
+    let file = File::open(root.join(format!("node{node}/cpulist"))).ok()?;
+    let mut text = String::new();
+    file.take(MAX_LIST_LEN).read_to_string(&mut text).ok()?;
+    cpu_list::parse(&text)
 }
 
 #[cfg(test)]

@@ -205,7 +205,8 @@ fn hosts(args: &ManagerArgs) -> BTreeSet<String> {
 /// Issues the API's certificate again: that costs a millisecond, and no certificate expires unnoticed. Where the
 /// authority is elsewhere, the files are what an operator has put there.
 fn certificates(state: &Path, hosts: &BTreeSet<String>) -> Result<TlsFiles> {
-    let (authority, folder) = (state.join("tls"), state.join("manager"));
+    let authority = state.join("tls");
+    let folder = state.join("manager");
     ensure_authority(&authority).context("making the authority")?;
     let files = TlsFiles {
         certificate: folder.join("manager.crt"),

@@ -150,7 +150,7 @@ fn mistakes_are_refused_with_what_to_do_before_anything_is_written() {
         (&["services", CARD, "cy"], 2, &["cy", "asym"]),
         (&["virtual-functions", CARD, "17"], 2, &["at most 16"]),
         (&["virtual-functions", CARD, "many"], 2, &["many"]),
-        (&["apply"], 2, &[POLICY, "millrace device sample"]),
+        (&["apply"], 2, &[POLICY, "millrace sample devices"]),
         (&["rollback"], 2, &["nothing to go back to"]),
         (&["vyos", "set", "system", "acceleration", "gpu"], 2, &["gpu"]),
     ];

@@ -58,7 +58,7 @@ fn secrets_are_neither_readable_at_rest_nor_shown() {
     let pem = p256_key();
     import(&place, "www", &pem, &[]).done();
     let secret: Vec<&str> = pem.lines().filter(|line| !line.starts_with('-')).collect();
-    for args in [&["key", "show", "www"][..], &["key", "show", "www", "--stub"], &["key", "list"]] {
+    for args in [&["key", "show", "www"][..], &["key", "stub", "www"], &["key", "list"]] {
         let outcome = place.run(args);
         assert!(!outcome.done().data.contains(secret[0]), "{args:?}");
         assert!(!outcome.data.contains("PRIVATE KEY-"), "{args:?}");
@@ -202,12 +202,32 @@ fn policy_adds_and_removes_single_identities() {
 fn stub_names_the_key_and_is_written_to_the_output_path() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
-    let printed = place.run(&["key", "show", "www", "--stub"]).done().data.clone();
+    let printed = place.run(&["key", "stub", "www"]).done().data.clone();
     assert!(printed.starts_with("-----BEGIN "), "{printed}");
     let file = place.path("stub.pem");
     place.run(&["key", "stub", "www", "-o", file.to_str().unwrap()]).done();
     assert_eq!(fs::read_to_string(&file).unwrap(), printed);
     place.run(&["key", "stub", "gone"]).failed(4, &["no key named gone"]);
+}
+
+#[test]
+fn import_with_dry_run_shows_the_policy_and_changes_nothing() {
+    let place = Place::new();
+    let pem = place.write("key.pem", &p256_key());
+    let import = ["key", "import", "www", pem.to_str().unwrap()];
+    let run = |more: &[&str]| place.run(&[&import[..], more].concat());
+    let would = run(&["--allow-cert", "gateway-1", "--dry-run"]);
+    let wanted = "would import www (p-256)\n- identities \n+ identities cert:gateway-1\n";
+    assert_eq!(would.done().data, wanted);
+    assert!(names(&place).is_empty());
+    run(&["--allow-all"]).done();
+    let stub = place.run(&["key", "stub", "www"]).done().data.clone();
+    run(&["--dry-run"]).failed(4, &["there is a key named www already"]);
+    let would = run(&["--replace", "--allow-cert", "gateway-1", "--dry-run"]);
+    let wanted = "would replace www (p-256)\n- identities *\n+ identities cert:gateway-1\n";
+    assert_eq!(would.done().data, wanted);
+    assert_eq!(place.run(&["key", "stub", "www"]).done().data, stub);
+    assert!(place.run(&["key", "policy", "www"]).done().data.contains('*'));
 }
 
 /// Runs an import under a limit on file sizes, which fails halfway through the write, like a full disk.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Node, Outcome, Place, SOON};
+use crate::support::{Node, Outcome, Place, SOON, p256_key};
 
 /// A manager with its place; commands run with its administrator's rights.
 struct Pool {
@@ -23,7 +23,8 @@ impl Pool {
     fn start() -> Self {
         let place = Place::new();
         let port = free_port();
-        let mut command = place.command(["manager", "--store", "memory:", "--grant-seconds", "3"]);
+        let mut command =
+            place.command(["manager", "--store", "memory:", "--grant-lifetime", "3s"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         let manager = place.up_as(command).0;
         Self { place, port, _manager: manager }
@@ -63,8 +64,16 @@ impl Pool {
             self.run(&["token", "create", name, "--role", "node", "-o", access]).done();
         }
         let capacity = "rsa2048=1000,p256=20000";
-        let mut command =
-            place.command(["node", "--access", access, "--name", name, "--capacity", capacity]);
+        let mut command = place.command([
+            "node",
+            "run",
+            "--access",
+            access,
+            "--name",
+            name,
+            "--capacity",
+            capacity,
+        ]);
         command.args(["--zone", "rack-1", "--listen-tcp", "127.0.0.1:0"]);
         place.up_as(command).0
     }
@@ -112,7 +121,7 @@ fn node_registers_and_serves_the_slices_of_its_tenants() {
     node.wait_for_log("grants are in force", 1);
 
     // A change reaches the node on its own.
-    pool.run(&["quota", "set", "acme", "--ops", "400"]).done();
+    pool.run(&["tenant", "set", "acme", "--ops", "400"]).done();
     pool.wait(&["tenant", "addresses", "acme"], |grants| {
         grants["nodes"][0]["slice"]["ops"]["per-second"] == 400
     });
@@ -180,6 +189,81 @@ fn drained_node_serves_no_tenant_until_it_is_undrained() {
 }
 
 #[test]
+fn changes_with_dry_run_are_shown_and_not_made() {
+    let (pool, place) = (Pool::start(), Place::new());
+    let would = |args: &[&str]| pool.run(&[args, &["--dry-run"]].concat()).done().data.clone();
+    pool.run(&["tenant", "create", "acme", "--ops", "500"]).done();
+    let _node = pool.node(&place, "node-1");
+    pool.wait(&["tenant", "addresses", "acme"], |grants| {
+        grants["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty())
+    });
+    let set = ["tenant", "set", "acme", "--ops", "800", "--class", "p-256=none"];
+    assert_eq!(would(&set), "would change tenant acme\n  ops 500 -> 800\n");
+    let place_args = ["tenant", "place", "acme", "--node", "node-1", "--spread", "1"];
+    let wanted = "would change tenant acme\n  spread 2 -> 1\n  nodes all -> node-1\n";
+    assert_eq!(would(&place_args), wanted);
+    let planned = pool.json(&["tenant", "set", "acme", "--weight", "7", "--dry-run"]);
+    assert_eq!(planned["weight"], 7);
+    let wanted = "would remove tenant acme\n- slice at node-1: 500 ops/s\n";
+    assert_eq!(would(&["tenant", "remove", "acme"]), wanted);
+
+    let key = place.write("key.pem", &p256_key());
+    let key = key.to_str().unwrap();
+    let import = ["pool", "key", "import", "www", key, "--tenant", "acme"];
+    assert_eq!(would(&import), "would import www (p-256) for acme\n");
+    assert_eq!(pool.json(&["pool", "key", "list"]).as_array().unwrap().len(), 0);
+    pool.run(&import).done();
+    pool.run(&["tenant", "remove", "acme", "--dry-run"]).failed(4, &["while it has keys: www"]);
+    let other = place.write("other.pem", &p256_key());
+    let other = other.to_str().unwrap();
+    let replace = would(&["pool", "key", "import", "www", other, "--replace"]);
+    let rows: Vec<&str> = replace.lines().collect();
+    assert!(
+        rows[0] == "would change key www" && rows[1].starts_with("  public half "),
+        "{replace}"
+    );
+    assert_eq!(rows.len(), 2, "{replace}");
+    let wanted = "would remove www and 0 former versions\n- use by tenant acme\n";
+    assert_eq!(would(&["pool", "key", "remove", "www"]), wanted);
+
+    let wanted = "would move these tenants from node-1 to other nodes\n- acme\n";
+    assert_eq!(would(&["node", "drain", "node-1"]), wanted);
+    let wanted = "would remove node node-1\n- slice of tenant acme\n- key www\n";
+    assert_eq!(would(&["node", "remove", "node-1"]), wanted);
+    let wanted = "would remove node-1\n- role node of its token\n";
+    assert_eq!(would(&["token", "remove", "node-1"]), wanted);
+
+    assert_eq!(states(&pool.json(&["node", "list"])), ["ready"]);
+    assert_eq!(pool.json(&["tenant", "show", "acme"])["quota"]["ops"]["per-second"], 500);
+    let log = pool.json(&["audit"]);
+    let last = log["items"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["action"], "key-set");
+}
+
+#[test]
+fn change_without_a_value_is_refused_and_one_without_effect_is_not_written() {
+    let pool = Pool::start();
+    pool.run(&["tenant", "create", "acme", "--ops", "500"]).done();
+    for command in ["set", "place"] {
+        pool.run(&["tenant", command, "acme"]).failed(2, &["no value is named"]);
+    }
+    let same = pool.run(&["tenant", "set", "acme", "--ops", "500"]);
+    assert!(same.done().talk.contains("nothing to change"), "{same:?}");
+    let actions = pool.json(&["audit"])["items"].as_array().unwrap().len();
+    assert_eq!(actions, 2, "the administrator and the tenant");
+    pool.run(&["tenant", "set", "acme", "--ops", "none"]).done();
+    assert!(pool.run(&["tenant", "list"]).done().data.contains("no limit"));
+}
+
+#[test]
+fn commands_find_the_access_of_the_state_folder_in_the_environment() {
+    let pool = Pool::start();
+    assert!(pool.place.run(&["tenant", "list"]).done().data.contains("TENANT"));
+    let other = Place::new();
+    other.run(&["tenant", "list"]).failed(2, &["there is no access file", "--access"]);
+}
+
+#[test]
 fn token_does_what_its_role_allows_and_nothing_else() {
     let pool = Pool::start();
     let access = |role: &str| {
@@ -200,8 +284,16 @@ fn token_does_what_its_role_allows_and_nothing_else() {
     run(&viewer, &["tenant", "list"]).failed(1, &["the token is not known"]);
     // A node's token speaks for the node of that name alone.
     let place = Place::new();
-    let mut command =
-        place.command(["node", "--access", &node, "--name", "other", "--capacity", "p256=1"]);
+    let mut command = place.command([
+        "node",
+        "run",
+        "--access",
+        &node,
+        "--name",
+        "other",
+        "--capacity",
+        "p256=1",
+    ]);
     command.args(["--listen-tcp", "127.0.0.1:0"]);
     let other = place.up_as(command).0;
     other.wait_for_log("speaks only for the node of that name, not for other", 1);

@@ -44,8 +44,14 @@ fn check_lists_every_problem_of_the_configuration() {
     place.run(&["up", "--check", "--config", &named]).failed(2, &["tcp: ", "/c"]);
     let made = file("made.toml", tcp);
     place.run(&["up", "--check", "--config", &made]).done();
-    let managed = ["node", "--check", "--config", &good, "--access", "/nonexistent/access"];
+    let managed = ["node", "run", "--check", "--config", &good, "--access", "/nonexistent/access"];
     place.run(&managed).failed(2, &["/nonexistent/access"]);
+    let section = file("managed.toml", "[manager]\naccess = \"/nonexistent/other\"\n");
+    let managed = ["node", "run", "--check", "--config", &section];
+    place.run(&managed).failed(2, &["/nonexistent/other", "--access"]);
+    place.run(&["up", "--check", "--config", &section]).done();
+    let zone = file("zone.toml", "[manager]\nzone = \"a b\"\n");
+    place.run(&["node", "run", "--check", "--config", &zone]).failed(2, &["manager.zone"]);
     assert!(!place.path("node.sock").exists(), "nothing was started");
 }
 

@@ -91,22 +91,23 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
 
 /// The old (`-`) and the new (`+`) line of each part in which two policies differ.
 pub(crate) fn changes(before: &KeyPolicy, after: &KeyPolicy) -> String {
-    let parts = |policy: &KeyPolicy| {
-        let KeyPolicy { identities, operations, hashes } = policy;
-        let operations: Vec<&str> = operations.iter().map(OperationKind::name).collect();
-        let hashes: Vec<&str> = hashes.iter().map(Hash::name).collect();
-        [
-            ("identities", identities.join(" ")),
-            ("operations", operations.join(" ")),
-            ("hashes", hashes.join(" ")),
-        ]
-    };
     let pairs = parts(before).into_iter().zip(parts(after));
     let mut text = String::new();
     for ((part, before), (_, after)) in pairs.filter(|(before, after)| before != after) {
         let _ = write!(text, "- {part} {before}\n+ {part} {after}\n");
     }
     text
+}
+
+fn parts(policy: &KeyPolicy) -> [(&'static str, String); 3] {
+    let KeyPolicy { identities, operations, hashes } = policy;
+    let operations: Vec<&str> = operations.iter().map(OperationKind::name).collect();
+    let hashes: Vec<&str> = hashes.iter().map(Hash::name).collect();
+    [
+        ("identities", identities.join(" ")),
+        ("operations", operations.join(" ")),
+        ("hashes", hashes.join(" ")),
+    ]
 }
 
 fn identities(

@@ -100,7 +100,8 @@ impl KeyView {
         ];
         rows.extend(self.last_used.map(|used| ("last used", date(used))));
         rows.extend(self.former.iter().map(|version| {
-            let (key_type, imported) = (&version.key_type, date(version.imported));
+            let key_type = &version.key_type;
+            let imported = date(version.imported);
             let replaced = date(version.replaced.unwrap_or(0));
             let used = version.last_used.map(|used| format!(", last used {}", date(used)));
             let problem = version.problem.as_ref();

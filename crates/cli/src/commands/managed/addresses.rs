@@ -4,6 +4,7 @@
 //! `millrace tenant addresses`: the nodes that serve a tenant. With `--watch` it keeps a file with the addresses up to
 //! date, which a gateway's configuration names.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -56,20 +57,19 @@ pub(super) fn table(grants: &TenantGrants) -> Table {
 /// are away stay in it while there is no other: a gateway that tries them costs nothing, and one with an empty pool
 /// serves nothing.
 fn pool_file(grants: &TenantGrants) -> String {
-    let of = |wanted: &dyn Fn(NodeState) -> bool| -> Vec<String> {
-        let nodes = grants.nodes.iter().filter(|node| wanted(node.state));
-        let addresses = nodes.flat_map(|node| &node.addresses);
-        addresses.map(|address| address.replacen("tcp://", "tcp:", 1)).collect()
-    };
-    let mut endpoints = of(&|state| state == NodeState::Ready);
-    if endpoints.is_empty() {
-        endpoints = of(&|_| true);
+    let nodes = grants.nodes.iter();
+    let mut addresses: BTreeSet<&String> = nodes
+        .filter(|node| node.state == NodeState::Ready)
+        .flat_map(|node| &node.addresses)
+        .collect();
+    if addresses.is_empty() {
+        addresses = grants.nodes.iter().flat_map(|node| &node.addresses).collect();
     }
-    endpoints.sort();
-    endpoints.dedup();
-    if endpoints.is_empty() {
+    if addresses.is_empty() {
         return String::new();
     }
+    let endpoints = addresses.iter().map(|address| address.replacen("tcp://", "tcp:", 1));
+    let endpoints: Vec<String> = endpoints.collect();
     format!("# Written by millrace tenant addresses --watch.\npool = {endpoints:?}\n")
 }
 
@@ -96,8 +96,6 @@ fn watch(client: &ManagerClient, source: &str, file: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use millrace_manager::api::GrantedNode;
     use millrace_manager::model::tenant::Quota;
 

@@ -46,12 +46,14 @@ fn status(args: &ListArgs) -> Result<()> {
     tenants(&overview).print()
 }
 
+/// The backends of a node that compute.
+fn ready(node: &NodeRow) -> String {
+    let ready = node.backends.iter().filter(|row| row.state == BackendState::Ready);
+    joined(ready.map(|row| &row.backend), "")
+}
+
 #[rustfmt::skip]
 fn nodes(overview: &Overview) -> Table {
-    let ready = |node: &NodeRow| {
-        let ready = node.backends.iter().filter(|row| row.state == BackendState::Ready);
-        joined(ready.map(|row| &row.backend), "")
-    };
     Table::of(&overview.nodes, &[
         ("node", &|node| node.name.clone()),
         ("state", &|node| node.state.to_string()),
@@ -66,7 +68,6 @@ fn nodes(overview: &Overview) -> Table {
 
 #[rustfmt::skip]
 fn tenants(overview: &Overview) -> Table {
-    let quota = |ops: f64| or(Some(ops).filter(|ops| *ops != 0.0).map(|ops| format!("{ops:.0}")), "no limit");
     Table::of(&overview.tenants, &[
         ("tenant", &|tenant| tenant.name.clone()),
         (">weight", &|tenant| tenant.weight.to_string()),
@@ -76,6 +77,11 @@ fn tenants(overview: &Overview) -> Table {
         (">throttled", &|tenant| format!("{:.0}", tenant.throttled_per_s)),
         ("nodes", &|tenant| joined(&tenant.nodes, "")),
     ])
+}
+
+/// Operations per second, or the word for no limit.
+fn quota(ops: f64) -> String {
+    if ops == 0.0 { "no limit".to_owned() } else { format!("{ops:.0}") }
 }
 
 fn share(part: f64) -> String {

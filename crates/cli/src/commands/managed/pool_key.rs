@@ -10,6 +10,7 @@ use millrace_manager::api::{KeyView, NewKey};
 use millrace_manager::client::{Condition, ManagerClient, Write, escaped};
 use millrace_operation::stub::Stub;
 use millrace_operation::{Hash, KeyInfo, OperationKind};
+use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::read_private_key;
 use zeroize::Zeroize;
 
@@ -93,8 +94,16 @@ fn would_give(
         return Err(fail(Failure::KeyName, message));
     }
     let tenants = if new.tenants.is_empty() { &present.tenants } else { &new.tenants };
-    let kept = |new: &[String], present: &[String]| {
-        joined(if new.is_empty() { present } else { new }, "all")
+    let key_type = info.key_type.to_string();
+    let hashes = if new.hashes.is_empty() { &present.hashes } else { &new.hashes };
+    let operations = if !new.operations.is_empty() {
+        new.operations.clone()
+    } else if is_same_kind(&present.key_type, &key_type) {
+        present.operations.clone()
+    } else {
+        let all = KeyPolicy::signing([]).operations;
+        let fitting = all.iter().filter(|kind| kind.fits(info.key_type));
+        fitting.map(|kind| kind.name().to_owned()).collect()
     };
     let before = [
         ("type", present.key_type.clone()),
@@ -104,13 +113,18 @@ fn would_give(
         ("hashes", joined(&present.hashes, "all")),
     ];
     let after = [
-        ("type", info.key_type.to_string()),
+        ("type", key_type),
         ("public half", public),
         ("tenants", joined(tenants, "none")),
-        ("operations", kept(&new.operations, &present.operations)),
-        ("hashes", kept(&new.hashes, &present.hashes)),
+        ("operations", joined(operations, "all")),
+        ("hashes", joined(hashes, "all")),
     ];
     print_changes(format!("key {name}"), &before, &after)
+}
+
+/// Whether two types differ in their size alone, which only RSA keys do.
+fn is_same_kind(one: &str, other: &str) -> bool {
+    one == other || [one, other].iter().all(|name| name.starts_with("rsa-"))
 }
 
 fn names<T: Copy>(values: &[T], name: fn(T) -> &'static str) -> Vec<String> {
@@ -138,9 +152,8 @@ fn list(args: &ListArgs) -> Result<()> {
 fn stub(args: &PoolKeyStubArgs) -> Result<()> {
     let key: KeyView = client(&args.access)?.get(&path(&args.name)).map_err(to_exit_error)?;
     let spki = STANDARD.decode(&key.spki).context("the manager's answer has no public half")?;
-    let stub = Stub::new(key.name.as_str(), &spki);
-    let unnamed = || format!("{} cannot be named by a stub", key.name);
-    let stub = stub.ok_or_else(|| fail(Failure::Failed, unnamed()))?;
+    let stub = Stub::new(key.name.as_str(), &spki)
+        .with_context(|| format!("{} cannot be named by a stub", key.name))?;
     put_stub(&stub.to_pem(), args.output.as_deref())
 }
 

@@ -7,7 +7,6 @@
 mod choose;
 mod convert;
 mod keys;
-mod sample;
 mod show;
 
 use std::env;
@@ -27,8 +26,8 @@ use millrace_vpn::plan::Folders;
 use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
 
 use crate::args::{
-    VpnCommand, VpnDownArgs, VpnEngine, VpnFoldersArgs, VpnLinkArgs, VpnMode, VpnPlanArgs,
-    VpnRestartArgs, VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
+    VpnCommand, VpnDownArgs, VpnFoldersArgs, VpnLinkArgs, VpnPlanArgs, VpnRestartArgs,
+    VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
 };
 use crate::exit::{Failure, fail};
 use crate::output;
@@ -45,14 +44,6 @@ const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(command: &VpnCommand) -> Result<()> {
     match command {
-        VpnCommand::Sample(args) => match (args.engine, args.mode) {
-            (VpnEngine::Openvpn, VpnMode::Routed) => output::print(link::SAMPLE),
-            (VpnEngine::Openvpn, VpnMode::Bridged) => output::print(link::SAMPLE_BRIDGED),
-            (VpnEngine::Ipsec, VpnMode::Routed) => sample::ipsec(),
-            (VpnEngine::Ipsec, VpnMode::Bridged) => {
-                Err(fail(Failure::Usage, "IPsec carries no Ethernet frames: --engine openvpn"))
-            }
-        },
         VpnCommand::Keys(args) => keys::run(args),
         VpnCommand::Plan(args) => plan(args),
         VpnCommand::Up(args) => up(args),

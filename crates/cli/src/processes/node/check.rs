@@ -19,8 +19,8 @@ use crate::settings::Settings;
 /// A usage error that lists the problems.
 pub(crate) fn check(settings: &Settings, args: &UpArgs) -> Result<()> {
     let Settings { node, tls } = settings;
-    let named = |problem| with_flag(problem, args);
-    let mut problems: Vec<String> = node.problems().into_iter().map(named).collect();
+    let mut problems: Vec<String> =
+        node.problems().into_iter().map(|problem| with_flag(problem, args)).collect();
     let filter = &node.settings.log_filter;
     if let Err(error) = EnvFilter::try_new(filter) {
         problems.push(format!("log.filter: {filter:?}: {error}"));

@@ -202,7 +202,7 @@ impl Wrong {
         match self {
             Self::Unknown(key) => (
                 format!("`{key}` is no setting of the provider, which does nothing with this file"),
-                "correct its name (docs/guide/settings.md)",
+                "correct its name: `millrace sample client` prints every key",
             ),
             Self::Value(key, value, accepted) => (
                 format!(

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace vpn sample --engine ipsec`: the sample with this host's proposals. They are in the file because both ends
-//! share it: ends that each compute their own may have none in common.
+//! `millrace sample`: a configuration file with every key. That of a link by IPsec has the proposals of this host. They
+//! are in the file because both ends share it: ends that each compute their own may have none in common.
 
 use std::fmt::Display;
 
@@ -13,10 +13,29 @@ use millrace_inspect::report::Report;
 use millrace_vpn::link;
 use millrace_vpn::proposal::{EspProposal, IkeProposal, expand};
 
+use crate::args::{SampleCommand, SampleEngine, SampleLinkArgs, SampleMode};
+use crate::exit::{Failure, fail};
 use crate::output;
 use crate::progress::while_doing;
+use crate::samples::{CLIENT, DEVICES, NODE};
 
-pub(super) fn ipsec() -> Result<()> {
+pub(crate) fn run(command: &SampleCommand) -> Result<()> {
+    match command {
+        SampleCommand::Node => output::print(&(NODE.text)()),
+        SampleCommand::Devices => output::print(&(DEVICES.text)()),
+        SampleCommand::Client => output::print(&(CLIENT.text)()),
+        SampleCommand::Link(SampleLinkArgs { engine, mode }) => match (engine, mode) {
+            (SampleEngine::Openvpn, SampleMode::Routed) => output::print(link::SAMPLE),
+            (SampleEngine::Openvpn, SampleMode::Bridged) => output::print(link::SAMPLE_BRIDGED),
+            (SampleEngine::Ipsec, SampleMode::Routed) => ipsec_link(),
+            (SampleEngine::Ipsec, SampleMode::Bridged) => {
+                Err(fail(Failure::Usage, "IPsec carries no Ethernet frames: --engine openvpn"))
+            }
+        },
+    }
+}
+
+fn ipsec_link() -> Result<()> {
     let root = Root::open("/")?;
     let request = AdviseRequest { goal: Goal::Security, ..AdviseRequest::of(Subject::Ipsec) };
     let advice = while_doing("examining", || {
@@ -55,7 +74,11 @@ fn list(key: &str, proposals: &[impl Display]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+<<<<<<< HEAD:crates/cli/src/commands/vpn/sample.rs
     use millrace_vpn::link::{LinkEngine, VpnLink};
+=======
+    use millrace_vpn::VpnLink;
+>>>>>>> h-E:crates/cli/src/commands/sample.rs
 
     use super::*;
 
@@ -68,7 +91,7 @@ mod tests {
         let advice = advise(&Report::of(&root), &software::section(&root), &request);
         let text = filled(link::SAMPLE_IPSEC, &advice.configuration);
         let link = VpnLink::parse(&text).expect("a link");
-        let LinkEngine::Ipsec(settings) = &link.engine else {
+        let link::LinkEngine::Ipsec(settings) = &link.engine else {
             panic!("{text}");
         };
         let first = settings.esp[0].to_string();
