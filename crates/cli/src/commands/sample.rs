@@ -74,11 +74,7 @@ fn list(key: &str, proposals: &[impl Display]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-<<<<<<< HEAD:crates/cli/src/commands/vpn/sample.rs
-    use millrace_vpn::link::{LinkEngine, VpnLink};
-=======
-    use millrace_vpn::VpnLink;
->>>>>>> h-E:crates/cli/src/commands/sample.rs
+    use millrace_vpn::link::VpnLink;
 
     use super::*;
 

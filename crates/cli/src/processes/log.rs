@@ -7,7 +7,7 @@ use std::io;
 
 use anyhow::Result;
 use millrace_server::config::LogFormat;
-use millrace_service::settings::LogControl;
+use millrace_service::settings::{LogControl, WrongLogFilter};
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{ContextCode, Failure};
@@ -17,9 +17,9 @@ use crate::terminal::styled;
 pub(crate) struct LogFilter(Box<dyn Fn(EnvFilter) + Send + Sync>);
 
 impl LogControl for LogFilter {
-    fn check(&self, filter: &str) -> Result<(), String> {
+    fn check(&self, filter: &str) -> Result<(), WrongLogFilter> {
         let checked = EnvFilter::try_new(filter);
-        checked.map(drop).map_err(|error| error.to_string())
+        checked.map(drop).map_err(|error| WrongLogFilter(error.to_string()))
     }
 
     fn set(&self, filter: &str) {

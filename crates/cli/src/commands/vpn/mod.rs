@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use millrace_hostfs::generated::write::EditedFiles;
 use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked, UpOptions};
 use millrace_vpn::down;
-use millrace_vpn::link::{self, LinkProblems};
+use millrace_vpn::link::LinkProblems;
 use millrace_vpn::plan::Folders;
 use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
 

@@ -17,7 +17,7 @@ use millrace_manager::managed_node::ManagedNode;
 use millrace_operation::BackendKind;
 use millrace_server::config::NodeConfig;
 use millrace_server::listener::{Inherited, ListenError};
-use millrace_server::{Node, NodeHandle, StartError};
+use millrace_server::{Node, NodeHandle, ReloadError, StartError};
 use millrace_service::store::{KekError, KeyStore, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -139,8 +139,8 @@ impl Start {
         let handle = node.handle();
         let reloading = node.handle();
         handle.on_reload(Arc::new(move |actor| {
-            let report = read().and_then(|read| reload(read.node, &typed, &reloading, actor));
-            report.map_err(|error| chain(&error))
+            let read = read().map_err(|error| ReloadError::Configuration(chain(&error)))?;
+            reload(read.node, &typed, &reloading, actor)
         }));
         summary.tell(&node);
         let manager = match manager {

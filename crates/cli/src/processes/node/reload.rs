@@ -3,10 +3,9 @@
 
 //! A running node and a changed configuration.
 
-use anyhow::Result;
 use millrace_engine::EngineConfig;
 use millrace_server::config::NodeConfig;
-use millrace_server::{NodeHandle, ReloadReport};
+use millrace_server::{NodeHandle, ReloadError, ReloadReport};
 use millrace_service::keys::Reloaded;
 use tokio::signal::unix::Signal;
 
@@ -16,7 +15,7 @@ pub(super) fn reload(
     running: &NodeConfig,
     node: &NodeHandle,
     actor: &str,
-) -> Result<ReloadReport> {
+) -> Result<ReloadReport, ReloadError> {
     let service = node.service();
     service.check(&read.settings)?;
     // Files before settings: reading files may fail, applying checked settings cannot.
@@ -94,7 +93,8 @@ pub(super) async fn reload_on(mut hangup: Signal, node: NodeHandle) {
                     tracing::warn!(keys, "these settings changed and hold after a restart");
                 }
             }
-            Ok(Err(problems)) => {
+            Ok(Err(error)) => {
+                let problems = error.to_string();
                 tracing::warn!(problems, "cannot reload: the former settings stay in force");
             }
             Err(error) => tracing::error!(%error, "a reload panicked"),
