@@ -62,8 +62,8 @@ class Pool:
         self.log = open(os.path.join(self.folder, "log"), "w+")
         self.process = subprocess.Popen(
             [millrace, "up", "--with-manager", "--manager-listen", f"127.0.0.1:{self.port}",
-             "--socket", os.path.join(self.folder, "socket"), "--metrics", f"127.0.0.1:{self.metrics}",
-             "--name", "only", "--grant-seconds", "3"],
+             "--socket", os.path.join(self.folder, "socket"), "--listen-metrics", f"127.0.0.1:{self.metrics}",
+             "--name", "only", "--grant-lifetime", "3s"],
             env=self.environment, stdout=self.log, stderr=self.log)
         until = time.monotonic() + PATIENCE_S
         while True:

@@ -95,7 +95,7 @@ impl Manager {
         let mut command = millrace(program, &["manager", "--store", &self.store, "--pool", "test"]);
         command
             .args(["--listen", &format!("{}:{}", self.host.address, self.port)])
-            .args(["--grant-seconds", &GRANT_SECONDS.to_string(), "--state"])
+            .args(["--grant-lifetime", &GRANT_SECONDS.to_string(), "--state"])
             .arg(self.dir.join("state"))
             .env("RUST_BACKTRACE", "1");
         process::under(&self.host.under, &command)

@@ -66,7 +66,7 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
     let port = free_port().to_string();
     let listen = format!("127.0.0.1:{port}");
     let grant = GRANT_SECONDS.to_string();
-    let run = ["up", "--with-manager", "--manager-listen", &listen, "--grant-seconds", &grant];
+    let run = ["up", "--with-manager", "--manager-listen", &listen, "--grant-lifetime", &grant];
     let options = NodeOptions { run: run.map(str::to_owned).to_vec(), ..NodeOptions::default() };
     let mut node = Node::start_with(world.dir(), "node-1", &options);
     let operator = Operator::new(&node.dir().join("state/manager/access"));

@@ -138,7 +138,7 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
 
 /// Whether the user named operations: then all of them are measured.
 fn cases_asked(args: &PoolArgs) -> bool {
-    args.operation.len() < POOL_OPERATIONS.len()
+    args.operations.len() < POOL_OPERATIONS.len()
 }
 
 fn round(

@@ -58,7 +58,7 @@ const THINK_TIME: Duration = Duration::from_millis(2);
 /// Why there are no figures; a wrong output is one reason.
 pub fn run_virtio(args: &VirtioArgs) -> Result<(), BenchError> {
     check_seconds(args.seconds, &MEASUREMENT)?;
-    let (device_core, load_core) = cores::two(args.device_core, args.load_core)?;
+    let (device_core, load_core) = cores::two(args.device_core, args.load.load_core)?;
     let plan = VirtioPlan {
         rounds: args.rounds,
         duration: Duration::from_secs_f64(args.seconds),

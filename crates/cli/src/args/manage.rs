@@ -85,7 +85,7 @@ pub(crate) struct ManagerArgs {
     ///
     /// A node that no manager reaches continues with a quarter of its slices
     /// from then on.
-    #[arg(long, alias = "grant-seconds", value_name = "TIME", default_value = "30s", value_parser = grant_lifetime)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = grant_lifetime)]
     pub(crate) grant_lifetime: Duration,
     /// Replace a lost manager/pool.kek; the keys sealed under it are gone
     ///
@@ -123,7 +123,6 @@ pub(crate) struct InsideManagerArgs {
     /// Validity of a grant
     #[arg(
         long,
-        alias = "grant-seconds",
         value_name = "TIME",
         default_value = "30s",
         value_parser = grant_lifetime,
@@ -149,7 +148,7 @@ Check the configuration and exit: 0 if the node would take it, else 2
 Prints every problem of the configuration file and of the flags. Also reads the access file and the certificates of \
 the TCP listener. Asks no manager, starts and changes nothing.";
 
-/// Run a node of a managed pool (without a command), or look after the nodes
+/// Run a node of a managed pool, or look after its nodes
 #[derive(Debug, Args)]
 #[command(
     after_long_help = NODE_EXAMPLE,
@@ -575,9 +574,6 @@ pub(crate) struct TokenCreateArgs {
     /// Validity, such as 12h or 90d [default: no end]
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TOKEN))]
     pub(crate) lifetime: Option<Duration>,
-    /// The former form of `--lifetime`, in days.
-    #[arg(long, hide = true, value_name = "DAYS", conflicts_with = "lifetime", value_parser = clap::value_parser!(u64).range(1..=3650))]
-    pub(crate) days: Option<u64>,
     /// Write an access file (mode 0600) instead of printing the token
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -590,8 +586,7 @@ pub(crate) struct TokenCreateArgs {
 impl TokenCreateArgs {
     /// Validity in seconds; `None` for no end.
     pub(crate) fn valid_s(&self) -> Option<u64> {
-        let days = self.days.map(|days| days * DAY.as_secs());
-        days.or_else(|| Some(self.lifetime?.as_secs()))
+        Some(self.lifetime?.as_secs())
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &CompressionReportArgs) -> Result<()> {
     if args.json {
         return output::print_json(&servers);
     }
-    if args.metrics {
+    if args.format.metrics {
         return output::print(&metrics(&servers));
     }
     if servers.is_empty() {

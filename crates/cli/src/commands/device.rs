@@ -3,6 +3,7 @@
 
 //! `millrace device`: accelerator cards. The crate device plans and applies; this module asks, prints and keeps files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,9 @@ use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs, OnOff};
+use crate::args::{
+    ChangedRootArg, DeviceChangeArgs, DeviceCommand, DeviceReadArgs, DeviceVyosArgs, OnOff,
+};
 use crate::commands::managed::replace;
 use crate::exit::{Failure, exit_with, fail};
 use crate::output::{self, Table, joined, or};
@@ -31,11 +34,13 @@ use crate::progress::while_doing;
 /// The policy below the root.
 const POLICY: &str = "etc/millrace/devices.toml";
 
+const NO_DEVICE: &str = "no QAT device on this machine: `millrace doctor` says if one is hidden";
+
 pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
     let none = DeviceSettings::default;
     match command {
-        DeviceCommand::List(args) => list(&args.tree),
-        DeviceCommand::Show(args) => show(&args.tree, &args.device),
+        DeviceCommand::List(args) => list(&args.read),
+        DeviceCommand::Show(args) => show(&args.read, &args.device),
         DeviceCommand::Enable(args) => {
             let auto_reset = args.auto_reset.map(OnOff::is_on);
             let wanted = DeviceSettings { state: Some(DeviceState::Up), auto_reset, ..none() };
@@ -75,22 +80,30 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
     }
 }
 
-fn open(tree: &DeviceTreeArgs) -> Result<Root> {
+fn open(tree: &ChangedRootArg) -> Result<Root> {
     Root::open(&tree.root).with_context(|| format!("opening {}", tree.root.display()))
 }
 
-fn observe(tree: &DeviceTreeArgs) -> Vec<Observed> {
+fn observe(tree: &ChangedRootArg) -> Vec<Observed> {
     SysfsRoot::new(&tree.root).observe()
 }
 
-fn list(tree: &DeviceTreeArgs) -> Result<()> {
-    open(tree)?;
-    let devices = observe(tree);
-    if tree.json {
+/// The devices of a name, which may be `all`.
+fn found<'a>(devices: &'a [Observed], name: &str) -> Result<Vec<&'a Observed>> {
+    if devices.is_empty() {
+        return Err(fail(Failure::Failed, NO_DEVICE));
+    }
+    find(devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))
+}
+
+fn list(args: &DeviceReadArgs) -> Result<()> {
+    open(&args.tree)?;
+    let devices = observe(&args.tree);
+    if args.json {
         return output::print_json(&devices);
     }
     if devices.is_empty() {
-        eprintln!("no QAT device on this machine: `millrace doctor` says if one is hidden");
+        eprintln!("{NO_DEVICE}");
         return Ok(());
     }
     table(&devices).print()
@@ -98,34 +111,43 @@ fn list(tree: &DeviceTreeArgs) -> Result<()> {
 
 #[rustfmt::skip]
 fn table(devices: &[Observed]) -> Table {
-    let heartbeat = |heartbeat| match heartbeat {
-        FirmwareHeartbeat::Alive => "alive",
-        FirmwareHeartbeat::Silent => "silent",
-    };
-    let state = |up: Option<bool>| or(up.map(|up| if up { "up" } else { "down" }), "?");
-    let functions = |observed: &Observed| {
-        let count = observed.device.functions.map(|functions| format!("{} of {}", functions.enabled, functions.possible));
-        or(count, "?")
-    };
-    let reset = |observed: &Observed| or(observed.device.resets_itself.map(|on| if on { "on" } else { "off" }), "?");
-    let drivers = |observed: &Observed| {
-        let mut names: Vec<&str> = observed.functions.iter().map(|function| function.driver.as_deref().unwrap_or("none")).collect();
-        names.sort_unstable();
-        names.dedup();
-        plain(&joined(names, "-"))
-    };
     Table::of(devices, &[
         ("device", &|observed| plain(&observed.device.address)),
         ("name", &|observed| observed.name()),
         ("model", &|observed| observed.device.model.clone()),
-        ("state", &|observed| state(observed.device.up)),
+        ("state", &|observed| on_or_off(observed.device.up, "up", "down")),
         ("services", &|observed| plain(&observed.device.services.join(";"))),
         ("functions", &|observed| functions(observed)),
         ("driver", &|observed| drivers(observed)),
-        ("heartbeat", &|observed| or(observed.device.heartbeat.map(heartbeat), "?")),
-        ("auto reset", &|observed| reset(observed)),
+        ("heartbeat", &|observed| heartbeat(observed.device.heartbeat).to_owned()),
+        ("auto reset", &|observed| on_or_off(observed.device.resets_itself, "on", "off")),
         ("held by", &|observed| holders(observed.functions.iter())),
     ])
+}
+
+fn on_or_off(state: Option<bool>, on: &str, off: &str) -> String {
+    or(state.map(|is_on| if is_on { on } else { off }), "?")
+}
+
+const fn heartbeat(heartbeat: Option<FirmwareHeartbeat>) -> &'static str {
+    match heartbeat {
+        Some(FirmwareHeartbeat::Alive) => "alive",
+        Some(FirmwareHeartbeat::Silent) => "silent",
+        None => "?",
+    }
+}
+
+fn functions(observed: &Observed) -> String {
+    match observed.device.functions {
+        Some(count) => format!("{} of {}", count.enabled, count.possible),
+        None => "?".to_owned(),
+    }
+}
+
+fn drivers(observed: &Observed) -> String {
+    let drivers = observed.functions.iter().map(|function| function.driver.as_deref());
+    let names: BTreeSet<&str> = drivers.map(|driver| driver.unwrap_or("none")).collect();
+    plain(&joined(names, "-"))
 }
 
 fn holders<'a>(functions: impl Iterator<Item = &'a ObservedFunction>) -> String {
@@ -133,11 +155,11 @@ fn holders<'a>(functions: impl Iterator<Item = &'a ObservedFunction>) -> String 
     plain(&joined(holders.map(|holder| format!("{} ({})", holder.name, holder.pid)), "-"))
 }
 
-fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
-    let root = open(tree)?;
-    let devices = observe(tree);
-    let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
-    if tree.json {
+fn show(args: &DeviceReadArgs, name: &str) -> Result<()> {
+    let root = open(&args.tree)?;
+    let devices = observe(&args.tree);
+    let found = found(&devices, name)?;
+    if args.json {
         return output::print_json(&found);
     }
     let mut page = Page::new();
@@ -204,14 +226,14 @@ fn change(
     save: bool,
 ) -> Result<()> {
     let devices = observe(&change.tree);
-    let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let found = found(&devices, name)?;
     let addresses: Vec<String> =
         found.iter().map(|observed| observed.device.address.clone()).collect();
     let planned = plans(change, |observed| {
         addresses.contains(&observed.device.address).then(|| wanted.clone())
     })?;
     perform(change, &planned)?;
-    if save && !change.dry_run {
+    if save && !change.plan.dry_run {
         save_policy(change, name, &addresses, wanted)?;
     }
     Ok(())
@@ -300,20 +322,17 @@ pub(crate) struct DeviceChange<'a> {
 /// Shows the plans, and does them. The state before is kept for `rollback`.
 fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
     if planned.is_empty() {
-        return Err(fail(
-            Failure::Failed,
-            "no QAT device on this machine: `millrace doctor` says if one is hidden",
-        ));
+        return Err(fail(Failure::Failed, NO_DEVICE));
     }
     let commands =
         planned.iter().flat_map(|plan| plan.steps.iter().map(|step| step.command(&plan.device)));
     let commands: Vec<String> = commands.collect();
-    if !change.tree.json {
+    if !change.json {
         commands.iter().try_for_each(|command| output::print(&format!("{}\n", plain(command))))?;
     }
     let ends: Vec<&str> =
         planned.iter().flat_map(|plan| plan.ends.iter().map(String::as_str)).collect();
-    if !ends.is_empty() && !change.force && !change.dry_run {
+    if !ends.is_empty() && !change.force && !change.plan.dry_run {
         let message = format!(
             "this takes virtual functions from programs: {}; end them, or add --force",
             ends.join(", ")
@@ -321,7 +340,7 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         return Err(fail(Failure::Failed, plain(&message)));
     }
     let root = &change.tree.root;
-    if !change.dry_run && !commands.is_empty() {
+    if !change.plan.dry_run && !commands.is_empty() {
         SavedState::of(planned).write(root)?;
     }
     let (machine, limit) = (SysfsRoot::new(root), change.wait);
@@ -329,9 +348,9 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         |plan: &DevicePlan| while_doing("changing a card", || apply(&machine, plan, limit));
     let results: Vec<DeviceChange<'_>> = planned
         .iter()
-        .map(|plan| DeviceChange { plan, result: (!change.dry_run).then(|| outcome(plan)) })
+        .map(|plan| DeviceChange { plan, result: (!change.plan.dry_run).then(|| outcome(plan)) })
         .collect();
-    if change.tree.json {
+    if change.json {
         output::print_json(&results)?;
     }
     let mut all_well = true;

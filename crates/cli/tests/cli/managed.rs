@@ -23,7 +23,8 @@ impl Pool {
     fn start() -> Self {
         let place = Place::new();
         let port = free_port();
-        let mut command = place.command(["manager", "--store", "memory:", "--grant-seconds", "3"]);
+        let mut command =
+            place.command(["manager", "--store", "memory:", "--grant-lifetime", "3s"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         let manager = place.up_as(command).0;
         Self { place, port, _manager: manager }

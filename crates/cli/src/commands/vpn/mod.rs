@@ -196,7 +196,7 @@ fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
 }
 
 fn restart(args: &VpnRestartArgs) -> Result<()> {
-    let VpnRestartArgs { link, member: members, no_wait } = args;
+    let VpnRestartArgs { link, members, no_wait } = args;
     let (name, folders) = (&link.name, folders(&link.folders));
     let run = folders.run_of(name);
     let pids = |status: &LinkStatus| -> Vec<(u16, Option<u32>)> {

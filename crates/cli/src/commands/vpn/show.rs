@@ -15,7 +15,7 @@ use super::folders;
 use crate::args::{VpnHistoryArgs, VpnNameArgs, VpnStatusArgs, VpnWatchArgs};
 use crate::exit::{Failure, fail};
 use crate::output::{self, Table, date, or};
-use crate::screen::Pages;
+use crate::screen::{Pages, Pauses};
 use crate::terminal::{columns, styled};
 
 pub(super) fn status(args: &VpnStatusArgs) -> Result<()> {
@@ -103,6 +103,9 @@ async fn watch_until_asked(args: &VpnWatchArgs) -> Result<()> {
     let log = folders(&args.link.folders).run_of(&args.link.name).join("supervisor.log");
     // Without a link there is nothing to take the terminal over for.
     let mut before = read(&args.link)?;
+    if args.json {
+        return watch_as_json(args).await;
+    }
     let mut pages = Pages::start()?;
     let mut rate = None;
     let mut shown = 0;
@@ -125,6 +128,20 @@ async fn watch_until_asked(args: &VpnWatchArgs) -> Result<()> {
         }
         if status.at_ms > before.at_ms {
             before = status;
+        }
+    }
+}
+
+async fn watch_as_json(args: &VpnWatchArgs) -> Result<()> {
+    let mut pauses = Pauses::new()?;
+    let mut shown = 0;
+    loop {
+        let line = serde_json::to_string(&read(&args.link)?).context("composing the JSON")?;
+        output::print(&format!("{line}\n"))?;
+        shown += 1;
+        let enough = args.count.is_some_and(|count| shown >= count);
+        if enough || !pauses.wait(args.interval).await {
+            return Ok(());
         }
     }
 }
