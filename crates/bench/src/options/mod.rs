@@ -74,7 +74,8 @@ pub(crate) fn check_seconds(seconds: f64, allowed: &RangeInclusive<f64>) -> Resu
     if allowed.contains(&seconds) {
         return Ok(());
     }
-    let (least, most) = (allowed.start(), allowed.end());
+    let least = allowed.start();
+    let most = allowed.end();
     let problem = format!("--duration: expected a time from {least}s to {most}s");
     Err(BenchError::Usage(problem))
 }

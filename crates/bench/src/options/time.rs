@@ -22,7 +22,8 @@ pub fn time_within(
         if range.contains(&time) {
             return Ok(time);
         }
-        let (least, most) = (written(*range.start()), written(*range.end()));
+        let least = written(*range.start());
+        let most = written(*range.end());
         Err(format!("expected a time from {least} to {most}"))
     }
 }

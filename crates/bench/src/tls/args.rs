@@ -134,7 +134,7 @@ pub struct TlsArgs {
     pub(crate) under: Option<String>,
     /// Run a short demonstration
     ///
-    /// It explains the figures.
+    /// Rounds are short, and the figures are explained.
     #[arg(long)]
     pub(crate) demo: bool,
     /// Also print the gateways' CPU time by class of operation

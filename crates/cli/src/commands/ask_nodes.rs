@@ -149,7 +149,7 @@ fn table(status: &PoolStatus) -> Table {
     ])
 }
 
-/// What the answer of a node says; `-` without an answer.
+/// A cell of a node that has answered, `-` of any other one.
 fn cell(node: &PoolNode, said: impl Fn(&NodeReport) -> String) -> String {
     or(node.state.as_ref().map(said), "-")
 }
@@ -203,7 +203,8 @@ fn take_place(order: &Order) -> io::Result<()> {
         env::set_current_dir("/")?;
     }
     let groups: Vec<Gid> = order.groups.iter().map(|id| Gid::from_raw(*id)).collect();
-    let (uid, gid) = (Uid::from_raw(order.uid), Gid::from_raw(order.gid));
+    let uid = Uid::from_raw(order.uid);
+    let gid = Gid::from_raw(order.gid);
     if geteuid() == uid {
         return Ok(());
     }

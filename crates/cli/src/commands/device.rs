@@ -200,7 +200,7 @@ fn policy_path(change: &DeviceChangeArgs) -> PathBuf {
     change.policy.clone().unwrap_or_else(|| change.tree.root.join(POLICY))
 }
 
-/// The policy; none if there is no file.
+/// The policy. `None` if there is no file.
 fn read_policy(change: &DeviceChangeArgs) -> Result<Option<DevicePolicy>> {
     let path = policy_path(change);
     let named = || path.display().to_string();
@@ -343,13 +343,13 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
     if !change.plan.dry_run && !commands.is_empty() {
         SavedState::of(planned).write(root)?;
     }
-    let (machine, limit) = (SysfsRoot::new(root), change.wait);
-    let outcome =
-        |plan: &DevicePlan| while_doing("changing a card", || apply(&machine, plan, limit));
-    let results: Vec<DeviceChange<'_>> = planned
-        .iter()
-        .map(|plan| DeviceChange { plan, result: (!change.plan.dry_run).then(|| outcome(plan)) })
-        .collect();
+    let machine = SysfsRoot::new(root);
+    let mut results = Vec::new();
+    for plan in planned {
+        let result = (!change.plan.dry_run)
+            .then(|| while_doing("changing a card", || apply(&machine, plan, change.wait)));
+        results.push(DeviceChange { plan, result });
+    }
     if change.json {
         output::print_json(&results)?;
     }
@@ -391,7 +391,8 @@ fn rollback(change: &DeviceChangeArgs) -> Result<()> {
 
 fn run_vyos(args: &DeviceVyosArgs) -> Result<()> {
     let change = &args.change;
-    let (root, devices) = (open(&change.tree)?, observe(&change.tree));
+    let root = open(&change.tree)?;
+    let devices = observe(&change.tree);
     let text = match &args.file {
         Some(file) if file == Path::new("-") => io::read_to_string(io::stdin())?,
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,

@@ -152,7 +152,8 @@ fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
         text.push_str(&format!("edited, stays  {}\n", path.display()));
     }
     for file in &removed.used {
-        let (path, by) = (file.path.display(), file.by.display());
+        let path = file.path.display();
+        let by = file.by.display();
         text.push_str(&format!("in use, stays  {path}: {by} names it\n"));
     }
     let missing = write::missing_snippets(plan, &args.tree.root);

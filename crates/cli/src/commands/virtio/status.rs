@@ -149,8 +149,8 @@ fn metrics(devices: &[VirtioDevice]) -> String {
     }
     text.push_str("# TYPE millrace_virtio_connected gauge\n");
     for device in devices {
-        let (labels, connected) = (device.labels(), u8::from(device.connected));
-        let _ = writeln!(text, "millrace_virtio_connected{{{labels}}} {connected}");
+        let connected = u8::from(device.connected);
+        let _ = writeln!(text, "millrace_virtio_connected{{{}}} {connected}", device.labels());
     }
     text.push_str("# TYPE millrace_virtio_served_total counter\n");
     for device in devices {

@@ -197,7 +197,8 @@ fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
 
 fn restart(args: &VpnRestartArgs) -> Result<()> {
     let VpnRestartArgs { link, members, no_wait } = args;
-    let (name, folders) = (&link.name, folders(&link.folders));
+    let name = &link.name;
+    let folders = folders(&link.folders);
     let run = folders.run_of(name);
     let pids = |status: &LinkStatus| -> Vec<(u16, Option<u32>)> {
         let chosen = |number: &u16| members.is_empty() || members.contains(number);

@@ -100,7 +100,8 @@ fn show(rates: CounterRates, as_json: bool) -> Result<()> {
             (_, Some(FirmwareHeartbeat::Silent)) => ", silent",
             _ => "",
         };
-        let (address, open) = (plain(&device.address), device.open);
+        let address = plain(&device.address);
+        let open = device.open;
         parts.push(format!("QAT {address} {requests} requests/s, {open} open{state}"));
     }
     for interface in &rates.interfaces {
