@@ -32,7 +32,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{ContextCode, Failure, fail};
+use crate::exit::{Failure, fail};
 use crate::output::{self, Table, joined, or};
 
 /// A node answers in milliseconds. The bound is for a heavily loaded machine.
@@ -84,11 +84,12 @@ pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Ve
 pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> {
     let root = Root::open("/")?;
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let pool = ConfiguredPool::read(&root, &file)
-        .or_fail(Failure::Usage, || {
-            "no pool is known: name the gateway's file, or make one with `millrace gateway nginx --write`"
-                .to_owned()
-        })?;
+    let pool = ConfiguredPool::read(&root, &file).map_err(|error| {
+        let message = format!(
+            "no pool is known: {error}; `millrace gateway nginx --write` makes the file, or name another one"
+        );
+        fail(Failure::Usage, message)
+    })?;
     let own = User {
         uid: geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),

@@ -22,7 +22,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::CompressArgs;
-use crate::exit::{ContextCode, Failure, fail};
+use crate::exit::{Failure, fail};
 use crate::output;
 
 /// Longest file: the compressors hold it and their output in memory.
@@ -52,10 +52,14 @@ pub(crate) struct Compressed {
 
 pub(crate) fn run(args: &CompressArgs) -> Result<()> {
     let dir = args.dir.display();
-    let data = fs::metadata(&args.dir);
-    let data = data.or_fail(Failure::Usage, || format!("{dir}: name the folder of a site"))?;
-    if !data.is_dir() {
-        return Err(fail(Failure::Usage, format!("{dir} is a file: name the folder of a site")));
+    let problem = match fs::metadata(&args.dir) {
+        Ok(data) if data.is_dir() => None,
+        Ok(_) => Some("it is no folder".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(problem) = problem {
+        let message = format!("{dir}: {problem}; name the folder of a site");
+        return Err(fail(Failure::Usage, message));
     }
     let mut known = BTreeSet::new();
     loop {
