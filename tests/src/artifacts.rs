@@ -69,6 +69,12 @@ pub fn previous() -> Option<&'static Artifacts> {
 }
 
 impl Artifacts {
+    /// Whether these are the programs of the previous version, whose command line is another.
+    #[must_use]
+    pub fn is_previous(&self) -> bool {
+        previous().is_some_and(|previous| previous.millrace == self.millrace)
+    }
+
     fn in_folder(folder: &Path) -> Self {
         Self {
             millrace: folder.join("millrace"),

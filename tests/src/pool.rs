@@ -93,9 +93,11 @@ impl Manager {
     fn command(&self) -> Command {
         let program = &self.programs.millrace;
         let mut command = millrace(program, &["manager", "--store", &self.store, "--pool", "test"]);
+        let lifetime =
+            if self.programs.is_previous() { "--grant-seconds" } else { "--grant-lifetime" };
         command
             .args(["--listen", &format!("{}:{}", self.host.address, self.port)])
-            .args(["--grant-lifetime", &GRANT_SECONDS.to_string(), "--state"])
+            .args([lifetime, &GRANT_SECONDS.to_string(), "--state"])
             .arg(self.dir.join("state"))
             .env("RUST_BACKTRACE", "1");
         process::under(&self.host.under, &command)
