@@ -75,7 +75,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
     pub(crate) listen_tcp: Option<SocketAddr>,
     /// Serve Prometheus metrics over HTTP at this loopback address [default: no]
-    #[arg(long = "listen-metrics", value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
+    #[arg(long = "listen-metrics", alias = "metrics", value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Name of the node, also in its certificate [default: the host's]
     #[arg(long, value_name = "NAME")]

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     Ok(())
 }
 
-/// The status of the node with this socket. `None` if there is no node, or it may not be asked.
+/// The status of the node with this socket; none if there is no node, or it may not be asked.
 pub(super) fn of(socket: &SocketArg) -> Option<Status> {
     let settings = Settings::for_socket(socket).ok()?;
     let socket = settings.node.status_socket?;
