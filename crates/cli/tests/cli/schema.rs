@@ -205,6 +205,8 @@ fn json_of_links_matches_the_schemas() {
     let lock = fs::File::open(lock).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert_valid(&vpn(&["status", "branch", "--json"]).done().data, "vpn-status");
+    let line = vpn(&["watch", "branch", "--json", "--count", "1"]);
+    assert_valid(&line.done().data, "vpn-status");
 
     let commands = repository().join("crates/vpn/fixtures/ipsec/vyos-peer.txt");
     let commands = commands.to_str().unwrap();
