@@ -132,7 +132,7 @@ server=
 
 say "one process against several: $RUNS interleaved rounds of $SECONDS_EACH s, both ends on $(nproc) cores"
 down
-"$MILLRACE" vpn bench --case one,two-pinned,four-pinned,one-tuned --rounds "$RUNS" --duration "${SECONDS_EACH}s" \
+"$MILLRACE" vpn bench --cases one,two-pinned,four-pinned,one-tuned --rounds "$RUNS" --duration "${SECONDS_EACH}s" \
     --flows "$FLOWS" --no-loss --output "$work/bench.json" </dev/null
 [[ -z $RESULT ]] || cp "$work/bench.json" "$RESULT"
 

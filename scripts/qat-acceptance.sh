@@ -34,7 +34,7 @@ check "virtual functions are bound to vfio-pci" \
 check "every instance of the node serves" all_serve
 
 before=$(firmware) ours=$(counted submitted)
-"$MILLRACE" bench crypto --backend qat || failed=1
+"$MILLRACE" bench crypto --backends qat || failed=1
 printf 'note    compare with: cpa_sample_code runTests=2 (package qatlib-examples), with the node stopped\n'
 after=$(firmware) ours_after=$(counted submitted)
 printf 'note    firmware counted %s requests, the node %s (the bench is a process of its own)\n' \

@@ -145,7 +145,7 @@ impl Recipe {
         if keys == Keys::Plain {
             command.arg("--plain-keys");
         }
-        command.args(["--pool", endpoint, "--module"]);
+        command.args(["--pool", endpoint, "--provider"]);
         let output = process::run(command.arg(&artifacts().provider));
         assert!(output.status.success(), "{}", process::text_of(&output));
         let plan: Value = serde_json::from_slice(&output.stdout).expect("a plan in JSON");

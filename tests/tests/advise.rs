@@ -137,11 +137,11 @@ fn saved_run_decides_and_other_files_are_refused() {
     let file = dir.path().join("sizes.json");
     let name = file.to_str().expect("text");
     fs::write(&file, saved(2.0, 1.0)).expect("a file");
-    let text = configuration("aes-ni-vm", &["openvpn", "--sizes", name]);
+    let text = configuration("aes-ni-vm", &["openvpn", "--sizes-run", name]);
     assert!(text.contains("data-ciphers CHACHA20-POLY1305:"), "{text}");
     for bad in ["", "{", "[]", "\0\0", r#"{"format":"millrace-bench-sizes-1","measured":7}"#] {
         fs::write(&file, bad).expect("a file");
-        let output = run(&mut advise("aes-ni-vm", &["openvpn", "--sizes", name]));
+        let output = run(&mut advise("aes-ni-vm", &["openvpn", "--sizes-run", name]));
         assert_eq!(output.status.code(), Some(2), "{bad}");
         assert!(text_of(&output).contains("millrace bench sizes"), "{bad}");
     }
@@ -149,7 +149,7 @@ fn saved_run_decides_and_other_files_are_refused() {
     let huge = fs::File::create(&file).expect("a file");
     huge.set_len(1 << 40).expect("a hole");
     for odd in [name, "/dev/zero", dir.path().to_str().expect("text")] {
-        let output = run(&mut advise("aes-ni-vm", &["tls", "--sizes", odd]));
+        let output = run(&mut advise("aes-ni-vm", &["tls", "--sizes-run", odd]));
         assert_eq!(output.status.code(), Some(2), "{odd}");
     }
 }

@@ -142,7 +142,7 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
     print.args(plan.get_args().take_while(|word| *word != "--config"));
     plan = print;
     plan.args(["--pool", &setup.node.tcp_endpoint(), "--certs"]).arg(&certificates);
-    plan.arg("--module").arg(&artifacts().provider);
+    plan.arg("--provider").arg(&artifacts().provider);
     let plan: Value = serde_json::from_str(&succeed(&mut plan)).expect("JSON");
     let files = plan["files"].as_array().expect("files");
     let mut binds = Vec::new();

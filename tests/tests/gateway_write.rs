@@ -53,8 +53,8 @@ impl Machine {
         let mut command = std::process::Command::new(&artifacts().millrace);
         command.arg("gateway").args(words);
         command.args(["--pool", &self.node.endpoint()]);
-        if !words.contains(&"--module") {
-            command.arg("--module").arg(&artifacts().provider);
+        if !words.contains(&"--provider") {
+            command.arg("--provider").arg(&artifacts().provider);
         }
         if !words.contains(&"--preload") {
             command.arg("--preload").arg(&artifacts().preload);
@@ -194,7 +194,7 @@ fn files_that_the_server_rejects_are_restored() {
         &machine.nginx_conf("include mill*.conf;\nevents {}\nhttp {\n}\n"),
     );
     for (flag, file, test) in [
-        ("--module", "/nonexistent/millrace.so", "openssl list -providers"),
+        ("--provider", "/nonexistent/millrace.so", "openssl list -providers"),
         ("--preload", "/nonexistent/preload.so", "nginx -t"),
     ] {
         let output = write(&machine, &[flag, file]);
@@ -209,7 +209,7 @@ fn files_that_the_server_rejects_are_restored() {
     // The command restores the previous file.
     assert!(write(&machine, &[]).status.success());
     let cnf = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("written");
-    assert_eq!(write(&machine, &["--module", "/nonexistent/millrace.so"]).status.code(), Some(1));
+    assert_eq!(write(&machine, &["--provider", "/nonexistent/millrace.so"]).status.code(), Some(1));
     let after = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("still there");
     assert_eq!(cnf, after);
 }

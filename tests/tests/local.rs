@@ -78,7 +78,7 @@ fn local_files_are_written_and_removed_and_an_edited_one_stays() {
         let mut command = Command::new(&artifacts().millrace);
         command.args(["gateway", "haproxy", "--local", "--pq"]);
         command.args(words).arg("--root").arg(&root);
-        command.arg("--module").arg(&artifacts().provider);
+        command.arg("--provider").arg(&artifacts().provider);
         command.arg("--preload").arg(&artifacts().preload);
         command
     };

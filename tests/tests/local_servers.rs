@@ -39,7 +39,7 @@ impl Generated {
     fn of(server: Server, world: &World) -> Self {
         let mut gateway = Command::new(&artifacts().millrace);
         gateway.args(["gateway", &server.to_string(), "--local", "--json"]);
-        gateway.arg("--module").arg(&artifacts().provider);
+        gateway.arg("--provider").arg(&artifacts().provider);
         gateway.arg("--preload").arg(&artifacts().preload);
         // Another root than that of this machine has systemd.
         let root = world.dir().join("root");

@@ -158,7 +158,7 @@ fn configuration_printed_by_the_cli_works() {
     let endpoint = setup.node.endpoint();
     let mut command = Command::new(&artifacts().millrace);
     command.args(["gateway", "openssl", "--key", "www", "--pool", &endpoint]);
-    let output = run(command.arg("--module").arg(&artifacts().provider));
+    let output = run(command.arg("--provider").arg(&artifacts().provider));
     assert!(output.status.success(), "{}", text_of(&output));
     let conf = setup.file("printed.cnf", &output.stdout);
     let digest = setup.file("digest", &[7; 32]);

@@ -111,7 +111,7 @@ fn any_program_offers_the_hybrid_by_the_generated_file() {
     let world = World::new();
     let identity = world.identity(KeyKind::P256);
     let mut gateway = Command::new(&artifacts().millrace);
-    gateway.args(["gateway", "openssl", "--local", "--pq", "--module"]);
+    gateway.args(["gateway", "openssl", "--local", "--pq", "--provider"]);
     let text = succeed(gateway.arg(&artifacts().provider));
     let conf = world.dir().join("openssl.cnf");
     fs::write(&conf, text).expect("openssl.cnf");
@@ -129,9 +129,9 @@ fn any_program_offers_the_hybrid_by_the_generated_file() {
 #[test]
 fn bench_of_local_primitives_verifies_every_server() {
     let mut bench = Command::new(&artifacts().millrace);
-    bench.args(["bench", "tls", "--local", "--json", "--rounds", "2", "--seconds", "0.1"]);
+    bench.args(["bench", "tls", "--local", "--json", "--rounds", "2", "--duration", "100ms"]);
     bench.args([
-        "--server",
+        "--servers",
         "nginx,haproxy",
         "--threads",
         "1,2",

@@ -292,7 +292,7 @@ fn drained_device_tells_a_started_driver_and_comes_back() {
 fn machine_that_works_by_a_node_computes_here_while_the_node_is_away() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut node = Node::start(folder.path(), "pool");
-    let machine = Machine::start(&["--node", &node.endpoint()]);
+    let machine = Machine::start(&["--pool", &node.endpoint()]);
     let mut guest = machine.connect();
     let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
     let mut until_served_by = |place: &str, guest: &mut Guest| {
@@ -318,7 +318,7 @@ fn machine_that_works_by_a_node_computes_here_while_the_node_is_away() {
 fn node_shows_the_counters_of_a_device_that_uses_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = Node::start(folder.path(), "pool");
-    let machine = Machine::start(&["--node", &node.endpoint()]);
+    let machine = Machine::start(&["--pool", &node.endpoint()]);
     let mut guest = machine.connect();
     let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
     wait::until("the node has the key", || {
@@ -378,7 +378,7 @@ fn device_process_serves_under_its_filter_of_system_calls() {
 
 #[test]
 fn throttle_of_the_command_outlives_the_device_process() {
-    let machine = Machine::start(&["--throttle-ops", "5000"]);
+    let machine = Machine::start(&["--ops", "5000"]);
     machine.run("throttle", &["--ops", "none", "--bps", "123456"]);
     let limits = || {
         let row = machine.status();

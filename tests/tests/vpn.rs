@@ -103,10 +103,10 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
     traffic.flows();
     let anew = [ends.pid(0, 0), ends.pid(0, 1)];
     assert!(pids.iter().all(|pid| !anew.contains(pid)), "{pids:?} {anew:?}");
-    let _ = ends.vpn(0, &["restart", "mr", "--member", "1"]);
+    let _ = ends.vpn(0, &["restart", "mr", "--members", "1"]);
     assert_eq!(ends.pid(0, 0), anew[0]);
     assert_ne!(ends.pid(0, 1), anew[1]);
-    let output = run(&mut ends.command(0, &["restart", "mr", "--member", "7"]));
+    let output = run(&mut ends.command(0, &["restart", "mr", "--members", "7"]));
     assert!(text_of(&output).contains("link mr has no member 7"), "{}", text_of(&output));
     ends.wait_up(2);
     let pages = ends.vpn(0, &["watch", "mr", "--count", "2", "--interval", "3s"]);
@@ -166,7 +166,7 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     assert!(said.contains("line 3: engine \"auto\" needs a measurement"), "{said}");
     assert!(said.contains("vpn bench --choose"), "{said}");
 
-    let words = ["bench", "--choose", file, "--rounds", "1", "--seconds", "1", "--flows", "4"];
+    let words = ["bench", "--choose", file, "--rounds", "1", "--duration", "1s", "--flows", "4"];
     let log = ends.dir.path().join("bench.log");
     let mut bench = Process::start("bench", ends.command(0, &words), &log);
     let ended = wait::holds_within(MEASURED, || bench.ended().is_some());
@@ -228,7 +228,7 @@ fn bench_measures_the_libcrypto_and_the_configuration_that_it_is_given() {
     fs::write(&config, text).expect("a file");
     let bench = |libcrypto: &Path| {
         let mut command = Command::new(&artifacts().millrace);
-        command.args(["vpn", "bench", "--case", "one", "--rounds", "1", "--duration", "1s"]);
+        command.args(["vpn", "bench", "--cases", "one", "--rounds", "1", "--duration", "1s"]);
         command.args(["--flows", "2", "--no-loss", "--json", "--libcrypto"]).arg(libcrypto);
         run(command.arg("--openssl-conf").arg(&config))
     };

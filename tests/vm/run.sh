@@ -140,7 +140,7 @@ options=()
 if [[ $demo ]]; then
     MILLRACE_STATE=$work/node "$millrace" up --socket "$work/node.sock" >"$work/node.log" 2>&1 &
     node=$!
-    options=(--node "unix:$work/node.sock")
+    options=(--pool "unix:$work/node.sock")
 fi
 "$millrace" virtio run --socket-path "$socket" --identity vm "${options[@]}" >"$work/device.log" 2>&1 &
 device=$!

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::BenchError;
@@ -23,6 +24,7 @@ use crate::table::table;
     PartialOrd,
     Ord,
     Serialize,
+    JsonSchema,
     ValueEnum,
     strum::Display,
     strum::IntoStaticStr,
@@ -40,7 +42,7 @@ pub(crate) enum Reach {
 }
 
 /// A goal: a number that is promised, or aimed at.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Goal {
     what: Cow<'static, str>,
     /// The condition of the promise; `None` for a promise without one.
@@ -55,7 +57,7 @@ pub(crate) struct Goal {
 }
 
 /// A measured value with its range. The report serialises the fields of the one that it is.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 enum MeasuredValue {
     /// Median, minimum and maximum of the rounds.
@@ -159,7 +161,7 @@ impl Goal {
 }
 
 /// The goals of one report.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub(crate) struct Goals(pub(crate) Vec<Goal>);
 

@@ -10,6 +10,7 @@ use millrace_hostfs::child::find_program;
 use millrace_hostfs::{Root, TABLE_BYTES};
 use millrace_inspect::cpu::CpuInfo;
 use millrace_inspect::machine;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::process::output_of;
@@ -21,7 +22,7 @@ const FLAGS_THAT_MATTER: [&str; 9] = [
 ];
 
 /// A machine and what runs on it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct MachineRecord {
     pub(crate) cpu: String,
     pub(crate) cores: usize,

@@ -156,7 +156,7 @@ impl NodeProcess {
         module: Option<&Path>,
     ) -> Result<PathBuf, BenchError> {
         let pool = format!("unix:{}", socket.display());
-        let module = module.map(|module| [Path::new("--module"), module]);
+        let module = module.map(|module| [Path::new("--provider"), module]);
         let text = self.run(|command| {
             let command = command.args(["gateway", "openssl", "--pool", &pool]);
             command.args(module.into_iter().flatten())

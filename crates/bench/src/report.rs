@@ -5,10 +5,13 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use millrace_inspect::report::schema_of;
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::error::BenchError;
 use crate::goals::{Goals, Reach};
@@ -17,33 +20,37 @@ use crate::machine::MachineRecord;
 /// Destination of the report of a benchmark.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct OutputArgs {
-    /// Print the report with its raw rounds as JSON instead of the tables
+    /// Print JSON (schema: share/doc/millrace/bench.schema.json)
+    ///
+    /// With the raw rounds.
     #[arg(long)]
     json: bool,
-    /// Also write the report with its raw rounds to a file, as JSON
+    /// Also write the report to a file, as JSON
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The FILE of `--json FILE`, as version 0.1 had it; `-` is standard output
-    #[arg(hide = true, requires = "json", conflicts_with = "output")]
-    file_of_json: Option<PathBuf>,
 }
 
 impl OutputArgs {
     /// Prints `text`, or the report as JSON, and writes the file.
     pub(crate) fn deliver(&self, report: &impl Serialize, text: &str) -> Result<(), BenchError> {
-        let Self { json, output, file_of_json } = self;
-        let former = file_of_json.as_deref();
-        let file = output.as_deref().or_else(|| former.filter(|file| *file != Path::new("-")));
-        if *json && (former.is_none() || file.is_none()) {
+        if self.json {
             print(&json_of(report)?)?;
         } else {
             print(text)?;
         }
-        let Some(file) = file else {
+        let Some(file) = &self.output else {
             return Ok(());
         };
         fs::write(file, json_of(report)?).map_err(BenchError::file("write", file))
     }
+}
+
+/// For every command that draws one plot, or several beside each other.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SvgArg {
+    /// Also draw the result into an SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Options of every benchmark with goals.
@@ -57,7 +64,8 @@ pub(crate) struct ReportArgs {
 }
 
 /// A report: where and how the figures were measured, and the goals.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(title = "BenchReport")]
 pub(crate) struct BenchReport<P, F> {
     /// Raised when a field changes its meaning.
     schema: u32,
@@ -88,6 +96,12 @@ impl<P: Serialize, F: Serialize> BenchReport<P, F> {
     }
 }
 
+/// The JSON schema of a report: its plan and its figures differ from benchmark to benchmark.
+#[must_use]
+pub fn report_schema() -> String {
+    schema_of::<BenchReport<Value, Map<String, Value>>>()
+}
+
 /// Prints to stdout. A reader that went away is no error.
 pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     match io::stdout().write_all(text.as_bytes()) {
@@ -103,34 +117,4 @@ fn json_of(report: &impl Serialize) -> Result<String, BenchError> {
         .map_err(|error| BenchError::Setup(format!("cannot encode the report: {error}")))?;
     text.push('\n');
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::{Command, FromArgMatches as _};
-
-    use super::*;
-
-    fn parsed(words: &[&str]) -> Result<OutputArgs, clap::Error> {
-        let command = OutputArgs::augment_args(Command::new("bench"));
-        let words = ["bench"].iter().chain(words);
-        OutputArgs::from_arg_matches(&command.try_get_matches_from(words)?)
-    }
-
-    #[test]
-    fn file_after_json_is_accepted_as_in_version_0_1() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let new = path("new");
-        let old = path("old");
-        let deliver = |words: &[&str]| parsed(words).unwrap().deliver(&[1, 2], "table\n").unwrap();
-        deliver(&["--output", new.to_str().unwrap()]);
-        deliver(&["--json", old.to_str().unwrap()]);
-        let report: Vec<u32> = serde_json::from_str(&fs::read_to_string(&new).unwrap()).unwrap();
-        assert_eq!(report, [1, 2]);
-        assert_eq!(fs::read(&new).unwrap(), fs::read(&old).unwrap());
-        deliver(&["--json", "-"]);
-        assert!(!Path::new("-").exists(), "- is standard output");
-        assert!(parsed(&["stray"]).is_err(), "a file belongs to --json");
-    }
 }

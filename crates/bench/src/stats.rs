@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Latencies of one round, or of several merged. Quantiles are exact to 0.1 %.
@@ -45,7 +46,7 @@ pub(crate) fn order(count: usize, round: u64) -> Vec<usize> {
 }
 
 /// Median, minimum and maximum over several rounds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -99,7 +100,7 @@ impl Spread {
 
 /// Geometric mean of the ratios within rounds, and the range that holds it with a probability of 95 %: the middle 95 %
 /// of the means of samples of the rounds, drawn with replacement (the percentile bootstrap).
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct MeanRatio {
     pub(crate) mean: f64,
     pub(crate) low: f64,

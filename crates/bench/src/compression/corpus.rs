@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::MAX_PAGE;
 use crate::error::BenchError;
 
-/// Kinds of content, by the ending of files. The numbers to reach are about the first three, which `--kind` has by
+/// Kinds of content, by the ending of files. The numbers to reach are about the first three, which `--kinds` has by
 /// default.
 pub(crate) const KINDS: [&str; 8] = ["html", "json", "js", "css", "svg", "xml", "txt", "png"];
 

@@ -174,25 +174,25 @@ struct CompressionFigures {
 pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     let mut args = args.clone();
     if args.demo {
-        (args.size, args.level, args.rounds) = (vec![100_000], vec![1, 6], 2);
+        (args.sizes, args.levels, args.rounds) = (vec![100_000], vec![1, 6], 2);
     }
     let args = &args;
-    let (server_core, load_core) = cores::two(args.server_core, args.load_core)?;
-    let texts = corpus::read(args.files.as_deref(), &args.kind)?;
-    let library = site::library(args.library.as_deref())?;
+    let (server_core, load_core) = cores::two(args.server_core, args.load.load_core)?;
+    let texts = corpus::read(args.files.as_deref(), &args.kinds)?;
+    let library = site::library(args.compression_library.as_deref())?;
     let dir = temporary_folder()?;
-    let pages = pages(&texts, &args.size, args.pages);
+    let pages = pages(&texts, &args.sizes, args.pages);
     site::write_pages(dir.path(), &pages)?;
     let mut variants = vec![NginxVariant::Stock, NginxVariant::Millrace];
     if args.engines {
         variants.extend([NginxVariant::Isal, NginxVariant::Libdeflate]);
     }
-    let start = |variant| NginxSite::start(variant, &library, &args.level, server_core, dir.path());
+    let start = |variant| NginxSite::start(variant, &library, &args.levels, server_core, dir.path());
     let mut sites = variants
         .into_iter()
         .map(|variant| Ok((variant, start(variant)?)))
         .collect::<Result<Vec<_>, BenchError>>()?;
-    let steps = args.rounds * (pages.len() * args.level.len()) as u64;
+    let steps = args.rounds * (pages.len() * args.levels.len()) as u64;
     let progress = Progress::start(steps)?;
     cores::pin(load_core)?;
     let rows = rounds(args, &pages, &mut sites, progress)?;
@@ -200,7 +200,7 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     let summary = summarize(&rows, args.rounds);
     let mut report = BenchReport::new("compression", 2, plan, CompressionFigures { rows, summary });
     report.goals = goals(&report.figures.summary);
-    if let Some(svg) = &args.svg {
+    if let Some(svg) = &args.plot.svg {
         write(&plot(&report.figures.summary)?, svg)?;
     }
     let page = if args.demo { demonstration(&report.figures.summary) } else { text(&report) };
@@ -218,7 +218,7 @@ fn rounds(
     let mut rows: BTreeMap<(usize, usize), CompressionRow> = BTreeMap::new();
     for round in 0..args.rounds {
         for (at, page) in pages.iter().enumerate() {
-            for (of, level) in args.level.iter().enumerate() {
+            for (of, level) in args.levels.iter().enumerate() {
                 progress.now(&format!("{} {} bytes, level {level}", page.kind, page.size))?;
                 let row = rows.entry((of, at)).or_insert_with(|| CompressionRow::new(page, *level));
                 // Who begins alternates, so that neither always finds a warm cache.

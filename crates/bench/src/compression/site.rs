@@ -43,7 +43,9 @@ pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, BenchError> {
     let places =
         if named.is_some() { places.take(1).collect() } else { places.collect::<Vec<_>>() };
     let found = places.into_iter().find_map(|place| fs::canonicalize(place).ok());
-    found.ok_or_else(|| BenchError::missing(LIBRARY, "run `make build`, or name it with --library"))
+    found.ok_or_else(|| {
+        BenchError::missing(LIBRARY, "run `make build`, or name it with --compression-library")
+    })
 }
 
 /// Writes the pages where both nginx find them.

@@ -3,16 +3,16 @@
 
 //! The options of `millrace bench crypto`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use millrace_operation::{BackendKind, OperationKind};
 use strum::VariantNames;
 
 use super::CryptoPart;
 use crate::bench_key::BenchKey;
-use crate::options::{MAX_CONNECTIONS, MAX_ROUNDS, count, duration, key, named, operation};
-use crate::report::ReportArgs;
+use crate::options::{
+    LoadCoreArg, MAX_CONNECTIONS, MAX_ROUNDS, count, duration, key, named, operation,
+};
+use crate::report::{ReportArgs, SvgArg};
 use crate::workload::LanesKind;
 
 const CRYPTO_EXAMPLE: &str = include_str!("../../texts/help-crypto.txt");
@@ -30,40 +30,40 @@ const CRYPTO_EXAMPLE: &str = include_str!("../../texts/help-crypto.txt");
 pub struct CryptoArgs {
     /// Operations to measure, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation(), hide_possible_values = true)]
-    pub(crate) operation: Vec<OperationKind>,
+    pub(crate) operations: Vec<OperationKind>,
     /// Types of keys to measure, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(BenchKey::VARIANTS))]
-    pub(crate) key: Vec<BenchKey>,
-    /// Backends to measure, separated by commas [default: all that are usable]
+    pub(crate) keys: Vec<BenchKey>,
+    /// Backends to measure, separated by commas [default: all usable ones]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(BackendKind::ALL, BackendKind::name), hide_possible_values = true)]
-    pub(crate) backend: Vec<BackendKind>,
-    /// Lanes of the simd backend [default: ifma and fp52, where usable]
+    pub(crate) backends: Vec<BackendKind>,
+    /// Lanes of the simd backend, separated by commas [default: ifma,fp52, where usable]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub(crate) lanes: Vec<LanesKind>,
     /// Parts of the measurement, separated by commas [default: all]
     #[arg(hide_short_help = true, long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) part: Vec<CryptoPart>,
+    pub(crate) parts: Vec<CryptoPart>,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Time per measurement; loads last five times as long
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "150ms", value_parser = duration)]
+    /// Time per measurement
+    ///
+    /// Loads last five times as long.
+    #[arg(long = "duration", value_name = "TIME", default_value = "150ms", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub(crate) load: Vec<u64>,
+    pub(crate) loads: Vec<u64>,
     /// Worker threads of the node, separated by commas [default: 1 and one for each core]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
     pub(crate) workers: Vec<usize>,
     /// Core that computes [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) core: Option<usize>,
-    /// Core that jobs are sent from [default: the second usable one]
-    #[arg(hide_short_help = true, long, value_name = "CORE")]
-    pub(crate) load_core: Option<usize>,
-    /// Draw rates and latencies into an SVG file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) load: LoadCoreArg,
+    #[command(flatten)]
+    pub(crate) plot: SvgArg,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }

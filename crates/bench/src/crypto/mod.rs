@@ -74,7 +74,7 @@ pub fn run_crypto(args: &CryptoArgs) -> Result<(), BenchError> {
     let plan = CryptoPlan::new(args)?;
     cores::pin(plan.load_core)?;
     let report = measure(plan)?;
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot.svg {
         plot::write(&figures::render(&report)?, path)?;
     }
     report.deliver(&args.report, &results::render(&report))?;
@@ -104,15 +104,15 @@ struct CryptoPlan {
 impl CryptoPlan {
     fn new(args: &CryptoArgs) -> Result<Self, BenchError> {
         check_seconds(args.seconds, &SECONDS)?;
-        let (core, load_core) = cores::two(args.core, args.load_core)?;
+        let (core, load_core) = cores::two(args.core, args.load.load_core)?;
         let plan = Self {
-            operations: or_all(&args.operation, OperationKind::ALL),
-            keys: or_all(&args.key, BenchKey::VARIANTS),
+            operations: or_all(&args.operations, OperationKind::ALL),
+            keys: or_all(&args.keys, BenchKey::VARIANTS),
             subjects: subjects(args)?,
-            parts: or_all(&args.part, CryptoPart::value_variants()),
+            parts: or_all(&args.parts, CryptoPart::value_variants()),
             rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
             duration: Duration::from_secs_f64(args.seconds),
-            loads: args.load.clone(),
+            loads: args.loads.clone(),
             workers: cores::worker_counts(&args.workers)?,
             core,
             load_core,
@@ -120,7 +120,7 @@ impl CryptoPlan {
         };
         if plan.cases().next().is_none() {
             let problem =
-                "no such operation is measured with such a key: leave out --operation or --key";
+                "no such operation is measured with such a key: leave out --operations or --keys";
             return Err(BenchError::Usage(problem.to_owned()));
         }
         Ok(plan)
@@ -177,14 +177,14 @@ fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
 /// [`BenchError::Usage`] if one that was named is not usable here.
 fn subjects(args: &CryptoArgs) -> Result<Vec<MeasuredBackend>, BenchError> {
     let all = [BackendKind::Cuda, BackendKind::Simd, BackendKind::Software];
-    let kinds = or_all(&args.backend, &all);
+    let kinds = or_all(&args.backends, &all);
     let refused = |text: String| Err(BenchError::Usage(text));
     let mut subjects = Vec::new();
     if kinds.contains(&BackendKind::Cuda) {
         match MeasuredBackend::Cuda.make().probe() {
             Ok(()) => subjects.push(MeasuredBackend::Cuda),
-            Err(reason) if args.backend.is_empty() => eprintln!("without cuda: {reason}"),
-            Err(reason) => return refused(format!("--backend cuda: {reason}")),
+            Err(reason) if args.backends.is_empty() => eprintln!("without cuda: {reason}"),
+            Err(reason) => return refused(format!("--backends cuda: {reason}")),
         }
     }
     if kinds.contains(&BackendKind::Simd) {
@@ -199,9 +199,9 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<MeasuredBackend>, BenchError> {
     if kinds.contains(&BackendKind::Software) {
         subjects.push(MeasuredBackend::Software);
     }
-    for kind in &args.backend {
+    for kind in &args.backends {
         if !subjects.iter().any(|subject| subject.kind() == *kind) {
-            return refused(format!("--backend {kind}: this machine or this benchmark has none"));
+            return refused(format!("--backends {kind}: this machine or this benchmark has none"));
         }
     }
     Ok(subjects)
@@ -271,8 +271,8 @@ fn without_ifma(plan: &CryptoPlan) -> Result<MeasuredRates, BenchError> {
     let core = plan.core.to_string();
     let mut command = Command::new(program);
     command
-        .args(["bench", "crypto", "--part", "rates", "--json"])
-        .args(["--operation", "rsa-pkcs1-sign", "--key", "rsa-2048"])
+        .args(["bench", "crypto", "--parts", "rates", "--json"])
+        .args(["--operations", "rsa-pkcs1-sign", "--keys", "rsa-2048"])
         .args(["--lanes", "fp52", "--core", &core, "--load-core", &core])
         .args(["--rounds", &plan.rounds.to_string()])
         .args(["--duration", &plan.duration.as_secs_f64().to_string()])

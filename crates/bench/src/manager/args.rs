@@ -39,7 +39,7 @@ pub struct ManagerBenchArgs {
     pub(crate) store: Option<String>,
     /// Numbers of nodes for the traffic, separated by commas [default: 50,100,200,400]
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [50, 100, 200, 400], hide_default_value = true, value_parser = count(MAX_NODES), requires = "store")]
-    pub(crate) traffic: Vec<usize>,
+    pub(crate) traffic_nodes: Vec<usize>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }

@@ -40,7 +40,7 @@ pub fn run_manager(args: &ManagerBenchArgs) -> Result<(), BenchError> {
         grants: args.grants,
         placements: args.placements,
         store: args.store.clone(),
-        traffic: args.traffic.clone(),
+        traffic: args.traffic_nodes.clone(),
     };
     let mut progress = Progress::start(1 + plan.traffic.len() as u64)?;
     progress.now("placement in a simulated pool")?;

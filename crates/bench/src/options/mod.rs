@@ -5,12 +5,13 @@
 
 use std::ops::RangeInclusive;
 
+use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_operation::OperationKind;
 
 mod time;
 
-pub use self::time::time_within;
+pub use self::time::{TIMES, time_within};
 pub(crate) use self::time::{duration, whole_seconds};
 use crate::bench_key::BenchKey;
 use crate::error::BenchError;
@@ -29,6 +30,14 @@ pub(crate) const MAX_IN_FLIGHT: u64 = 4096;
 
 /// Bound on connections and worker threads: what a node allows one identity.
 pub(crate) const MAX_CONNECTIONS: u64 = 1024;
+
+/// The core that loads what another core computes.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct LoadCoreArg {
+    /// Core of the load generator [default: the second usable one]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
+    pub(crate) load_core: Option<usize>,
+}
 
 /// Accepts a number from 1 to `most`.
 pub(crate) fn count(most: u64) -> impl TypedValueParser<Value = usize> {
@@ -65,7 +74,8 @@ pub(crate) fn check_seconds(seconds: f64, allowed: &RangeInclusive<f64>) -> Resu
     if allowed.contains(&seconds) {
         return Ok(());
     }
-    let (least, most) = (allowed.start(), allowed.end());
+    let least = allowed.start();
+    let most = allowed.end();
     let problem = format!("--duration: expected a time from {least}s to {most}s");
     Err(BenchError::Usage(problem))
 }

@@ -6,6 +6,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// Examples of times, for the help and for errors.
+pub const TIMES: &str = "500ms, 30s, 5m, 24h or 7d";
+
 /// The units, in seconds, the largest first.
 const UNITS: [(&str, f64); 5] =
     [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)];
@@ -15,11 +18,12 @@ pub fn time_within(
     range: RangeInclusive<Duration>,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let time = time(text).ok_or("expected a time like 500ms, 30s or 5m")?;
+        let time = time(text).ok_or_else(|| format!("expected a time like {TIMES}"))?;
         if range.contains(&time) {
             return Ok(time);
         }
-        let (least, most) = (written(*range.start()), written(*range.end()));
+        let least = written(*range.start());
+        let most = written(*range.end());
         Err(format!("expected a time from {least} to {most}"))
     }
 }

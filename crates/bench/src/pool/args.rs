@@ -3,13 +3,13 @@
 
 //! The options of `millrace bench pool`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use millrace_operation::OperationKind;
 
-use crate::options::{MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_ROUNDS, count, duration, operation};
-use crate::report::ReportArgs;
+use crate::options::{
+    LoadCoreArg, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_ROUNDS, count, duration, operation,
+};
+use crate::report::{ReportArgs, SvgArg};
 
 /// The operations that `bench pool` measures by default.
 pub(crate) const POOL_OPERATIONS: [OperationKind; 5] = [
@@ -30,29 +30,32 @@ const POOL_EXAMPLE: &str = include_str!("../../texts/help-pool.txt");
 /// With --fairness, --tenants or --overload: latencies beside a flood, quotas,
 /// and more load than the node can take.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = POOL_EXAMPLE)]
+#[command(
+    after_long_help = POOL_EXAMPLE,
+    mut_arg("svg", |svg| svg.requires("overload").hide_short_help(true))
+)]
 pub struct PoolArgs {
-    /// Operations, separated by commas [default: five common ones]
+    /// Operations to measure, separated by commas [default: five common ones]
     ///
     /// Default: rsa-pkcs1-sign,rsa-pss-sign,ecdsa-sign,ed25519-sign,x25519
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation(), hide_possible_values = true, default_values_t = POOL_OPERATIONS, hide_default_value = true)]
-    pub(crate) operation: Vec<OperationKind>,
+    pub(crate) operations: Vec<OperationKind>,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = duration)]
+    #[arg(long = "duration", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) seconds: f64,
-    /// Jobs in flight when pipelined
+    /// Jobs in flight
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count(MAX_IN_FLIGHT))]
     pub(crate) window: usize,
     /// Jobs in flight for the table of latencies, separated by commas [default: 1,4,16,64,256]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256], hide_default_value = true, value_parser = count(MAX_IN_FLIGHT))]
-    pub(crate) depth: Vec<usize>,
-    /// Worker threads of the private nodes, separated by commas [default: 1 and one for each core]
+    pub(crate) depths: Vec<usize>,
+    /// Worker threads of the node, separated by commas [default: 1 and one for each core]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
     pub(crate) workers: Vec<usize>,
-    /// A running node to measure, unix:PATH [default: a private one]
+    /// Node to use, unix:PATH [default: a private one]
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) pool: Option<String>,
     /// Connect to the private node over TCP with mutual TLS 1.3 on loopback, not over its unix socket
@@ -67,9 +70,8 @@ pub struct PoolArgs {
     /// Measure goodput and latency from a tenth of the peak load to five times as much
     #[arg(long, conflicts_with = "pool")]
     pub(crate) overload: bool,
-    /// Draw the result of --overload as SVG
-    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "overload")]
-    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) plot: SvgArg,
     /// Connections of the identity that floods
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 40, requires = "fairness", value_parser = count(MAX_CONNECTIONS))]
     pub(crate) flood_connections: usize,
@@ -79,9 +81,8 @@ pub struct PoolArgs {
     /// Core of the node and of the direct calls [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) node_core: Option<usize>,
-    /// Core of the client [default: the second usable one]
-    #[arg(hide_short_help = true, long, value_name = "CORE")]
-    pub(crate) load_core: Option<usize>,
+    #[command(flatten)]
+    pub(crate) load: LoadCoreArg,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }

@@ -156,7 +156,7 @@ impl FairnessCase {
 
 /// Whether the user named operations: then all of them are measured.
 fn cases_asked(args: &PoolArgs) -> bool {
-    args.operation.len() < POOL_OPERATIONS.len()
+    args.operations.len() < POOL_OPERATIONS.len()
 }
 
 fn round(

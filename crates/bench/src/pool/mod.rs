@@ -75,7 +75,7 @@ pub fn run_pool(args: &PoolArgs) -> Result<(), BenchError> {
     if args.overload {
         let report = overload::measure(plan)?;
         report.deliver(&args.report, &overload::render(&report))?;
-        if let Some(path) = &args.svg {
+        if let Some(path) = &args.plot.svg {
             let picture = overload::plots(&report)?;
             std::fs::write(path, picture).map_err(BenchError::file("write", path))?;
         }
@@ -107,17 +107,17 @@ struct PoolPlan {
 impl PoolPlan {
     fn new(args: &PoolArgs) -> Result<Self, BenchError> {
         check_seconds(args.seconds, &MEASUREMENT)?;
-        let (node_core, load_core) = cores::two(args.node_core, args.load_core)?;
+        let (node_core, load_core) = cores::two(args.node_core, args.load.load_core)?;
         let case = |operation: &OperationKind| {
             let unknown = || BenchError::Usage(format!("{operation} is not measured"));
             Case::first_of(*operation).ok_or_else(unknown)
         };
         Ok(Self {
-            cases: args.operation.iter().map(case).collect::<Result<_, _>>()?,
+            cases: args.operations.iter().map(case).collect::<Result<_, _>>()?,
             rounds: args.rounds,
             duration: Duration::from_secs_f64(args.seconds),
             window: args.window,
-            depths: args.depth.clone(),
+            depths: args.depths.clone(),
             workers: cores::worker_counts(&args.workers)?,
             node_core,
             load_core,

@@ -14,8 +14,8 @@ use super::{Known, MAX_SIZE, ROWS, SizeRow, find};
 use crate::options::{MAX_ROUNDS, count, time_within};
 use crate::report::OutputArgs;
 
-/// Bound on one slice, in milliseconds. At this length a run over everything takes hours.
-const MAX_SLICE_MS: u64 = 10_000;
+/// Bound on one slice: at this length a run over everything takes hours.
+const MAX_SLICE: Duration = Duration::from_secs(10);
 
 const SIZES_EXAMPLE: &str = include_str!("../../texts/help-sizes.txt");
 
@@ -27,33 +27,37 @@ const SIZES_EXAMPLE: &str = include_str!("../../texts/help-sizes.txt");
 /// sizes (t = set-up + bytes / speed) shows the size above which one library
 /// beats another, and the gain at the size of your packets.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = SIZES_EXAMPLE)]
+#[command(
+    after_long_help = SIZES_EXAMPLE,
+    mut_arg("json", |json| json
+        .help("Print JSON (schema: share/doc/millrace/bench-sizes.schema.json)")
+        .long_help(None::<&str>))
+)]
 pub struct SizesArgs {
     /// Algorithms to measure, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = row(), hide_possible_values = true)]
-    pub(crate) algorithm: Vec<&'static SizeRow>,
-    /// Sizes in bytes, separated by commas; that of --packet is always there [default: 16,64,256,1024,8192,16384]
+    pub(crate) algorithms: Vec<&'static SizeRow>,
+    /// Sizes in bytes, separated by commas [default: 16,64,256,1024,8192,16384]
+    ///
+    /// That of --packet is always there.
     #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], hide_default_value = true, value_parser = count(MAX_SIZE as u64))]
-    pub(crate) size: Vec<usize>,
+    pub(crate) sizes: Vec<usize>,
     /// Implementations, separated by commas [default: openssl,openssl-no-aes,aws-lc]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [Known::Openssl, Known::OpensslNoAes, Known::AwsLc], hide_default_value = true)]
-    pub(crate) implementation: Vec<Known>,
+    pub(crate) implementations: Vec<Known>,
     /// A further libcrypto (OpenSSL 3.0 or later) by its path; repeatable
     #[arg(long, value_name = "FILE")]
-    pub(crate) library: Vec<PathBuf>,
-    /// Packet size for which gains are shown, in bytes
+    pub(crate) libcrypto: Vec<PathBuf>,
+    /// Size of the packets that matter, in bytes
     #[arg(hide_short_help = true, long, value_name = "BYTES", default_value_t = 1420, value_parser = count(MAX_SIZE as u64))]
     pub(crate) packet: usize,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time of a measurement
-    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "40ms", value_parser = time_within(Duration::from_millis(1)..=Duration::from_millis(MAX_SLICE_MS)))]
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "40ms", value_parser = time_within(Duration::from_millis(1)..=MAX_SLICE))]
     pub(crate) slice: Duration,
-    /// Former form of --slice
-    #[arg(hide = true, long, value_name = "MS", conflicts_with = "slice", value_parser = clap::value_parser!(u64).range(1..=MAX_SLICE_MS))]
-    pub(crate) slice_ms: Option<u64>,
-    /// Core to measure on [default: the first usable one]
+    /// Core that computes [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) core: Option<usize>,
     /// Compare two runs that --output saved, instead of measuring
@@ -72,7 +76,7 @@ pub struct SizesArgs {
     pub(crate) save_crossovers: Option<PathBuf>,
     /// Write plots into a folder, one for each cipher and hash, and one for the keys
     #[arg(long, value_name = "DIR")]
-    pub(crate) svg: Option<PathBuf>,
+    pub(crate) svg_dir: Option<PathBuf>,
 }
 
 /// One library in a separate process: a child of `bench sizes`.
@@ -80,9 +84,9 @@ pub struct SizesArgs {
 pub struct SizesWorkerArgs {
     /// The libcrypto [default: AWS-LC]
     #[arg(long, value_name = "FILE")]
-    pub(crate) library: Option<PathBuf>,
+    pub(crate) libcrypto: Option<PathBuf>,
     /// An interface of the kernel, instead of a library
-    #[arg(long, value_name = "NAME", conflicts_with = "library")]
+    #[arg(long, value_name = "NAME", conflicts_with = "libcrypto")]
     pub(crate) kernel: Option<String>,
 }
 

@@ -89,7 +89,7 @@ impl SizesReport {
         let found = self.crossovers();
         if found.is_empty() {
             let text =
-                "no size was measured: name openssl and af-alg or dev-crypto in --implementation";
+                "no size was measured: name openssl and af-alg or dev-crypto in --implementations";
             return Err(BenchError::Usage(text.into()));
         }
         let openssl = self.implementations.iter().find(|one| one.name == "openssl");

@@ -38,6 +38,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
+use millrace_inspect::report::schema_of;
+
 pub use self::args::{SizesArgs, SizesWorkerArgs};
 use self::implementation::Implementation;
 pub(crate) use self::implementation::Known;
@@ -49,13 +51,13 @@ use crate::cores;
 use crate::error::BenchError;
 use crate::machine::MachineRecord;
 use crate::progress::Progress;
-use crate::report;
 use crate::stats::order;
 
 /// Runs `millrace bench sizes`: measures, compares two saved runs, or prints published figures.
 pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
     if args.reference {
-        return report::print(&reference::render(args.packet as f64));
+        let text = reference::render(args.packet as f64);
+        return args.output.deliver(&reference::speeds(), &text);
     }
     if let [before, after] = args.compare.as_slice() {
         let before = SizesReport::load(before)?;
@@ -71,7 +73,7 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
     if let Some(path) = &args.csv {
         fs::write(path, report.csv()).map_err(BenchError::file("write", path))?;
     }
-    if let Some(folder) = &args.svg {
+    if let Some(folder) = &args.svg_dir {
         fs::create_dir_all(folder).map_err(BenchError::file("make", folder))?;
         for (name, svg) in report.plots()? {
             let path = folder.join(name);
@@ -84,17 +86,23 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
     args.output.deliver(&report, &report.render())
 }
 
+/// The JSON schema of what `bench sizes` measures.
+#[must_use]
+pub fn sizes_schema() -> String {
+    schema_of::<SizesReport>()
+}
+
 /// Runs the child of `millrace bench sizes`.
 pub fn run_sizes_worker(args: &SizesWorkerArgs) -> Result<(), BenchError> {
-    worker::serve(args.library.as_deref(), args.kernel.as_deref())
+    worker::serve(args.libcrypto.as_deref(), args.kernel.as_deref())
 }
 
 fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
-    let mut rows = args.algorithm.clone();
+    let mut rows = args.algorithms.clone();
     if rows.is_empty() {
         rows.extend(&ROWS);
     }
-    let mut sizes = args.size.clone();
+    let mut sizes = args.sizes.clone();
     sizes.push(args.packet);
     sizes.sort_unstable();
     sizes.dedup();
@@ -112,12 +120,11 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
     let machine = MachineRecord::here();
     let json = serde_json::to_value(&machine)
         .map_err(|error| BenchError::Setup(format!("cannot encode the machine: {error}")))?;
-    let slice = args.slice_ms.map_or(args.slice, Duration::from_millis);
     let mut report = SizesReport {
         machine: json,
         described: machine.describe(),
         rounds: args.rounds,
-        slice_ms: u64::try_from(slice.as_millis()).unwrap_or(u64::MAX),
+        slice_ms: u64::try_from(args.slice.as_millis()).unwrap_or(u64::MAX),
         packet: args.packet,
         ..SizesReport::default()
     };
@@ -127,7 +134,7 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
         for &(row, size) in &points {
             progress.now(&format!("round {}: {} {size}", round + 1, row.name))?;
             let turns = order(workers.len(), round);
-            point(row, size, slice, &turns, &mut workers, &mut report)?;
+            point(row, size, args.slice, &turns, &mut workers, &mut report)?;
             progress.step();
         }
     }
@@ -137,8 +144,8 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
 /// Starts the implementations; those that are missing are noted in the report.
 fn start(args: &SizesArgs, report: &mut SizesReport) -> Result<Vec<WorkerProcess>, BenchError> {
     let (core, _) = cores::two(args.core, None)?;
-    let known = args.implementation.iter().copied().map(Implementation::from);
-    let named = args.library.iter().map(Implementation::from);
+    let known = args.implementations.iter().copied().map(Implementation::from);
+    let named = args.libcrypto.iter().map(Implementation::from);
     let mut workers = Vec::new();
     for implementation in known.chain(named) {
         match WorkerProcess::start(&implementation, core)? {

@@ -3,6 +3,8 @@
 
 //! Published figures of other measurements, each with its source and reliability. None of them was repeated here.
 
+use serde::Serialize;
+
 use super::fit::Fit;
 use super::results::number;
 use crate::table::ReportTable;
@@ -34,6 +36,28 @@ const ROUTER_SPEEDS: [Published; 9] = [
 const ROUTER_KEYS: &str = include_str!("../../texts/published-router-keys.txt");
 
 const TUNNEL: &str = include_str!("../../texts/published-tunnel.txt");
+
+/// One line of `openssl speed`, as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct PublishedSpeed {
+    machine: &'static str,
+    algorithm: &'static str,
+    implementation: &'static str,
+    sizes: [f64; 5],
+    mb_per_s: [f64; 5],
+}
+
+/// The figures from which lines are calculated.
+pub(crate) fn speeds() -> Vec<PublishedSpeed> {
+    let of = |&(algorithm, implementation, mb_per_s): &Published| PublishedSpeed {
+        machine: "Netgear R9000",
+        algorithm,
+        implementation,
+        sizes: SIZES,
+        mb_per_s,
+    };
+    ROUTER_SPEEDS.iter().map(of).collect()
+}
 
 /// All figures as text, with the line through each row's points and its gain at packets of `packet` bytes.
 pub(crate) fn render(packet: f64) -> String {

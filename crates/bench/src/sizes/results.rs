@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -17,6 +18,7 @@ use super::fit::Fit;
 use super::repeat::TimeSlice;
 use super::rows::{ROWS, SizeRow};
 use crate::error::BenchError;
+use crate::machine::MachineRecord;
 use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value};
 use crate::stats::Spread;
 use crate::table::{Column, ReportTable, dash, range, table_by};
@@ -28,10 +30,11 @@ const FORMAT: &str = "millrace-bench-sizes-1";
 const MAX_FILE_LEN: u64 = 64 << 20;
 
 /// The report of `bench sizes`, which is also its saved form.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SizesReport {
     pub(crate) format: String,
     /// Machine, kernel, versions, commit, date.
+    #[schemars(with = "MachineRecord")]
     pub(crate) machine: Json,
     /// Machine, kernel, versions, commit and date in two lines.
     pub(crate) described: String,
@@ -47,7 +50,7 @@ pub(crate) struct SizesReport {
 }
 
 /// An implementation that was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Described {
     pub(crate) name: String,
     /// Version and view of the processor.
@@ -55,7 +58,7 @@ pub(crate) struct Described {
 }
 
 /// Something that could not be measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Absent {
     pub(crate) implementation: String,
     /// Algorithm; `None` for the implementation as a whole.
@@ -64,7 +67,7 @@ pub(crate) struct Absent {
 }
 
 /// One algorithm at one size with one implementation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MeasuredSize {
     pub(crate) algorithm: String,
     /// Bytes; 0 where there is no size.

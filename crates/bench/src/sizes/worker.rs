@@ -133,7 +133,7 @@ impl WorkerProcess {
         let mut command = Command::new(binary);
         command.args(["bench", "sizes-worker"]);
         if let Some(path) = &implementation.library {
-            command.arg("--library").arg(path);
+            command.arg("--libcrypto").arg(path);
         }
         if let Some(interface) = implementation.kernel {
             command.args(["--kernel", interface.name()]);

@@ -11,14 +11,13 @@ use clap::Args;
 use super::{KeyPlace, Part, TlsCipher, TlsGroup, TlsServer, TlsVersion};
 use crate::bench_key::BenchKey;
 use crate::keys::GATEWAY_KEYS;
-use crate::options::{MAX_CONCURRENCY, MAX_ROUNDS, count, duration, key, time_within};
-use crate::report::ReportArgs;
+use crate::options::{LoadCoreArg, MAX_CONCURRENCY, MAX_ROUNDS, count, duration, key, time_within};
+use crate::report::{ReportArgs, SvgArg};
 
 const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
 
-/// Longest time that answers can be held back, in milliseconds: the provider gives up after two seconds.
-const MAX_DELAY_MS: u64 = 1000;
-const MAX_DELAY: Duration = Duration::from_millis(MAX_DELAY_MS);
+/// Longest time that answers can be held back: the provider gives up after two seconds.
+const MAX_DELAY: Duration = Duration::from_secs(1);
 
 /// Bound on HAProxy's threads: its own.
 const MAX_THREADS: u64 = 64;
@@ -41,7 +40,8 @@ fn words(typed: &str) -> Result<String, &'static str> {
 /// (local) and one with files that only name keys of the pool (pooled).
 /// Drives full handshakes, checks each signature, and compares in interleaved
 /// rounds: handshakes/s, requests/s, latency, CPU time of the gateway, and the
-/// saved share of the CPU time that could be saved.
+/// saved share of the CPU time that could be saved. The node and the load
+/// generator share a core.
 ///
 /// With --local: what a server's own process gains from `gateway --local`, in
 /// CPU time per full TLS 1.3 handshake. No node, and nothing on this machine
@@ -51,36 +51,36 @@ fn words(typed: &str) -> Result<String, &'static str> {
 pub struct TlsArgs {
     /// Parts of the measurement, separated by commas [default: handshakes,requests,short]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short], hide_default_value = true)]
-    pub(crate) part: Vec<Part>,
-    /// Servers to measure, separated by commas [default: haproxy,nginx; nginx with --local]
+    pub(crate) parts: Vec<Part>,
+    /// Servers, separated by commas [default: haproxy,nginx; nginx with --local]
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
-    pub(crate) server: Vec<TlsServer>,
-    /// Keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local, which alone takes p-384,
-    /// p-521, ed25519]
+    pub(crate) servers: Vec<TlsServer>,
+    /// Types of keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local]
+    ///
+    /// Only --local takes p-384, p-521 and ed25519.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(&GATEWAY_KEYS))]
-    pub(crate) key: Vec<BenchKey>,
+    pub(crate) keys: Vec<BenchKey>,
     /// TLS versions to measure, separated by commas [default: 1.2,1.3]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13], hide_default_value = true)]
-    pub(crate) tls: Vec<TlsVersion>,
-    /// Place of the private-key work, separated by commas [default: all; --demo leaves out modes that block]
+    pub(crate) versions: Vec<TlsVersion>,
+    /// Places of the private-key work, separated by commas [default: all]
+    ///
+    /// --demo leaves out modes that block.
     ///
     /// pooled-preload loads the library that makes nginx asynchronous and lets
     /// both servers read the pool's answers themselves; it is left out where
     /// there is no such library.
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
-    pub(crate) mode: Vec<KeyPlace>,
-    /// Interleaved rounds of everything [default: 5; 2 with --demo; 12 with --local, 6 with both]
+    pub(crate) modes: Vec<KeyPlace>,
+    /// Interleaved rounds [default: 5; 2 with --demo; 12 with --local, 6 with both]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: Option<u64>,
-    /// Time per load; each round has several [default: 1s; 500ms with --demo; half of it with --local]
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", value_parser = duration)]
+    /// Time per measurement [default: 1s; 500ms with --demo; half of it with --local]
+    #[arg(long = "duration", value_name = "TIME", value_parser = duration)]
     pub(crate) seconds: Option<f64>,
     /// Delay each answer of the node by this time, as if the node were far away
     #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "0s", value_parser = time_within(Duration::ZERO..=MAX_DELAY))]
     pub(crate) delay: Duration,
-    /// The former name of `--delay`, in milliseconds.
-    #[arg(long, hide = true, value_name = "MS", conflicts_with = "delay", value_parser = clap::value_parser!(u64).range(0..=MAX_DELAY_MS))]
-    pub(crate) latency: Option<u64>,
     /// Handshakes at a time
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
     pub(crate) concurrency: usize,
@@ -96,19 +96,20 @@ pub struct TlsArgs {
     /// Core of the gateway [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) gateway_core: Option<usize>,
-    /// Core of the node and the load generator [default: the second usable one]
-    #[arg(hide_short_help = true, long, value_name = "CORE")]
-    pub(crate) load_core: Option<usize>,
-    /// Measure handshakes that the server computes in its own process, against the same server without
+    #[command(flatten)]
+    pub(crate) load: LoadCoreArg,
+    /// Measure handshakes that the server computes in its own process
+    ///
+    /// Against the same server without.
     ///
     /// The provider computes their ephemeral part, and the preload library
     /// spares OpenSSL repeated look-ups. Every handshake is verified, with its
     /// group and tickets; the provider's counters prove what was computed there.
-    #[arg(long, conflicts_with_all = ["part", "tls", "mode", "delay", "latency", "request_concurrency", "profile"])]
+    #[arg(long, conflicts_with_all = ["parts", "versions", "modes", "delay", "request_concurrency", "profile"])]
     pub(crate) local: bool,
     /// Key exchange groups, separated by commas [default: both]
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
-    pub(crate) group: Vec<TlsGroup>,
+    pub(crate) groups: Vec<TlsGroup>,
     /// Session tickets after a handshake, separated by commas: OpenSSL sends 2, and 1 is advised
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_value = "2,1", value_parser = clap::value_parser!(u32).range(1..=2))]
     pub(crate) tickets: Vec<u32>,
@@ -131,15 +132,16 @@ pub struct TlsArgs {
     /// `scripts/debian13.sh` has unpacked.
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "COMMAND")]
     pub(crate) under: Option<String>,
-    /// A demonstration: short rounds, and an explanation of the figures
+    /// Run a short demonstration
+    ///
+    /// Rounds are short, and the figures are explained.
     #[arg(long)]
     pub(crate) demo: bool,
     /// Also print the gateways' CPU time by class of operation
     #[arg(hide_short_help = true, long)]
     pub(crate) profile: bool,
-    /// Also write plots
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) plot: SvgArg,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }

@@ -97,7 +97,7 @@ pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
     let plan = TlsPlan::new(args)?;
     cores::pin(plan.load_core)?;
     let report = measure(plan)?;
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot.svg {
         plot::write(&plots::render(&report)?, path)?;
     }
     let mut text = tables::render(&report, args.demo, args.profile);

@@ -93,8 +93,8 @@ impl TlsPlan {
         let (rounds, seconds) = if args.demo { (2, 0.5) } else { (5, 1.0) };
         let seconds = args.seconds.unwrap_or(seconds);
         check_seconds(seconds, &MEASUREMENT)?;
-        let (gateway_core, load_core) = cores::two(args.gateway_core, args.load_core)?;
-        let mut modes = unique(&args.mode);
+        let (gateway_core, load_core) = cores::two(args.gateway_core, args.load.load_core)?;
+        let mut modes = unique(&args.modes);
         if modes.is_empty() {
             modes = vec![KeyPlace::Local, KeyPlace::Pooled, KeyPlace::PooledPreload];
         }
@@ -102,25 +102,25 @@ impl TlsPlan {
         if preload.is_none() {
             modes.retain(|mode| *mode != KeyPlace::PooledPreload);
         }
-        let parts = unique(&args.part);
+        let parts = unique(&args.parts);
         if parts.contains(&Part::Short) {
             short::need_ab()?;
         }
-        if let Some(key) = args.key.iter().find(|key| !POOLED_KEYS.contains(key)) {
+        if let Some(key) = args.keys.iter().find(|key| !POOLED_KEYS.contains(key)) {
             let problem =
-                format!("--key {key} needs --local: pools are measured with RSA-2048 and P-256");
+                format!("--keys {key} needs --local: pools are measured with RSA-2048 and P-256");
             return Err(BenchError::Usage(problem));
         }
         Ok(Self {
-            recommended_only: args.demo && args.mode.is_empty(),
+            recommended_only: args.demo && args.modes.is_empty(),
             parts,
-            servers: or_all(&args.server, [TlsServer::Haproxy, TlsServer::Nginx]),
-            keys: or_all(&args.key, POOLED_KEYS),
-            versions: unique(&args.tls),
+            servers: or_all(&args.servers, [TlsServer::Haproxy, TlsServer::Nginx]),
+            keys: or_all(&args.keys, POOLED_KEYS),
+            versions: unique(&args.versions),
             modes,
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
-            latency: args.latency.map_or(args.delay, Duration::from_millis),
+            latency: args.delay,
             concurrency: args.concurrency,
             request_concurrency: args.request_concurrency,
             gateway_core,
@@ -243,14 +243,14 @@ mod tests {
 
     #[test]
     fn key_that_is_measured_in_the_process_alone_is_refused_with_the_option() {
-        let words = ["--preload", "/nonexistent.so", "--part", "handshakes", "--key", "p-384"];
+        let words = ["--preload", "/nonexistent.so", "--parts", "handshakes", "--keys", "p-384"];
         let error = TlsPlan::new(&TlsArgs::typed(&words).expect("arguments")).expect_err("no plan");
-        assert!(error.to_string().contains("--key p-384 needs --local"), "{error}");
+        assert!(error.to_string().contains("--keys p-384 needs --local"), "{error}");
     }
 
     #[test]
     fn demo_leaves_out_pooled_without_preload_and_says_so() {
-        let whole = plan(&["--part", "handshakes"]);
+        let whole = plan(&["--parts", "handshakes"]);
         let all = [KeyPlace::Local, KeyPlace::Pooled, KeyPlace::PooledPreload];
         assert_eq!(whole.modes(), all);
         let order = |round| whole.in_modes(&whole.handshakes(), round);
@@ -260,21 +260,21 @@ mod tests {
         assert_eq!(first.len(), 3, "each mode comes first in some round");
         assert_eq!(whole.left_out().count(), 0);
         assert!(!whole.counts(TlsServer::Haproxy, KeyPlace::Pooled));
-        let demo = plan(&["--part", "handshakes", "--demo"]);
+        let demo = plan(&["--parts", "handshakes", "--demo"]);
         assert_eq!(demo.modes(), [KeyPlace::Local, KeyPlace::PooledPreload]);
         assert!(demo.left_out().eq([KeyPlace::Pooled]));
     }
 
     #[test]
     fn parts_say_which_cells_and_keys_there_are() {
-        let handshakes = plan(&["--part", "handshakes", "--key", "p-256"]);
+        let handshakes = plan(&["--parts", "handshakes", "--keys", "p-256"]);
         assert!(handshakes.shorts().is_empty());
         assert_eq!(handshakes.keys_to_make(), [BenchKey::P256]);
         assert_eq!(handshakes.steps(), 5 * (2 * (3 + 3) + 1));
         if short::need_ab().is_err() {
             millrace_testkit::skip!("no ab");
         }
-        let short = plan(&["--part", "short", "--key", "p-256"]);
+        let short = plan(&["--parts", "short", "--keys", "p-256"]);
         assert!(short.handshakes().is_empty() && short.speeds().is_empty());
         assert_eq!(short.in_modes(&short.shorts(), 0).len(), 2 * (3 + 3));
         assert_eq!(short.keys_to_make(), [BenchKey::Rsa2048, BenchKey::P256]);

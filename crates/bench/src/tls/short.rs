@@ -95,7 +95,7 @@ pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<AbRepo
 /// ApacheBench, whose package has another name.
 pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
     let remedy =
-        "install the package apache2-utils, or leave this part out: --part handshakes,requests";
+        "install the package apache2-utils, or leave this part out: --parts handshakes,requests";
     require_program("ab", remedy)
 }
 

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn sentences_state_gain_loss_and_condition_in_fifteen_lines() {
-        let typed = ["--demo", "--preload", "/nonexistent.so", "--part", "handshakes"];
+        let typed = ["--demo", "--preload", "/nonexistent.so", "--parts", "handshakes"];
         let plan = TlsPlan::new(&TlsArgs::typed(&typed).expect("arguments")).expect("a plan");
         let mut report = TlsReport::new("tls", SCHEMA, plan, TlsFigures::default());
         for server in [TlsServer::Haproxy, TlsServer::Nginx] {

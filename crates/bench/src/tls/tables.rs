@@ -56,7 +56,7 @@ pub(super) fn render(report: &TlsReport, demo: bool, profile: bool) -> String {
     let left_out: Vec<String> = plan.left_out().map(|mode| mode.to_string()).collect();
     if !left_out.is_empty() {
         let modes = left_out.join(",");
-        text += &format!("\nNot measured in the demonstration: {modes} (--mode selects it)\n");
+        text += &format!("\nNot measured in the demonstration: {modes} (--modes selects it)\n");
     }
     text + if demo { EXPLANATION } else { "" }
 }

@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use crate::options::{MAX_ROUNDS, count, duration};
+use crate::options::{LoadCoreArg, MAX_ROUNDS, count, duration};
 use crate::report::ReportArgs;
 
 /// Bound on requests in flight: those of one ring of the driver.
@@ -31,17 +31,16 @@ pub struct VirtioArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = duration)]
+    #[arg(long = "duration", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) seconds: f64,
-    /// Requests in flight
+    /// Jobs in flight
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(MAX_REQUESTS))]
     pub(crate) window: usize,
     /// Core of the device and of the direct calls [default: the first usable one]
     #[arg(long, value_name = "CORE")]
     pub(crate) device_core: Option<usize>,
-    /// Core of the driver [default: the second usable one]
-    #[arg(long, value_name = "CORE")]
-    pub(crate) load_core: Option<usize>,
+    #[command(flatten)]
+    pub(crate) load: LoadCoreArg,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }

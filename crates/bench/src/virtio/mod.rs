@@ -55,7 +55,7 @@ const THINK_TIME: Duration = Duration::from_millis(2);
 /// Runs `millrace bench virtio`.
 pub fn run_virtio(args: &VirtioArgs) -> Result<(), BenchError> {
     check_seconds(args.seconds, &MEASUREMENT)?;
-    let (device_core, load_core) = cores::two(args.device_core, args.load_core)?;
+    let (device_core, load_core) = cores::two(args.device_core, args.load.load_core)?;
     let plan = VirtioPlan {
         rounds: args.rounds,
         duration: Duration::from_secs_f64(args.seconds),

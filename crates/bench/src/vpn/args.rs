@@ -13,22 +13,24 @@ use super::{CASES, LinkCase, MAX_FLOWS};
 use crate::error::BenchError;
 use crate::libcrypto::SYSTEM;
 use crate::options::{MAX_ROUNDS, count, named, whole_seconds};
-use crate::report::ReportArgs;
+use crate::report::{ReportArgs, SvgArg};
 
 /// The options of a measurement of links.
 #[derive(Clone, Debug, Args)]
 pub struct VpnArgs {
-    /// Show the cases, and measure nothing
+    /// List the cases, and measure none
     #[arg(long)]
     pub(crate) list: bool,
-    /// Cases, separated by commas [default: those without the kernel, the pool or a bond]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
-    pub(crate) case: Vec<&'static LinkCase>,
+    /// Cases of --list, separated by commas [default: those without the kernel, the pool or a bond]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true, value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
+    pub(crate) cases: Vec<&'static LinkCase>,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Time of load per measurement, whole seconds
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "4s", value_parser = whole_seconds(1..=60))]
+    /// Time per measurement
+    ///
+    /// Whole seconds of load.
+    #[arg(long = "duration", value_name = "TIME", default_value = "4s", value_parser = whole_seconds(1..=60))]
     pub(crate) seconds: u64,
     /// Parallel TCP connections: several for each member
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_FLOWS))]
@@ -36,9 +38,8 @@ pub struct VpnArgs {
     /// Skip the loss of a member of four under load
     #[arg(long)]
     pub(crate) no_loss: bool,
-    /// Write plots
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) plot: SvgArg,
     #[command(flatten)]
     pub(crate) openssl: TunnelOpenSsl,
     #[command(flatten)]

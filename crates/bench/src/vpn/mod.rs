@@ -61,7 +61,7 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
         let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
         return args.deliver(&names, &results::list());
     }
-    let cases: Vec<&'static LinkCase> = match &args.case[..] {
+    let cases: Vec<&'static LinkCase> = match &args.cases[..] {
         [] => cases::usual_cases(find_program("charon-systemd").is_some()),
         asked => asked.to_vec(),
     };
@@ -105,7 +105,7 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
     drop(testbed);
     let mut report = BenchReport::new("vpn", 1, plan, figures);
     report.goals = report.figures.goals();
-    if let Some(svg) = &args.svg {
+    if let Some(svg) = &args.plot.svg {
         plot::write(&report.figures.plots()?, svg)?;
     }
     report.deliver(&args.report, &results::text(&report))?;

@@ -8,19 +8,21 @@ use std::path::PathBuf;
 use clap::Args;
 use millrace_inspect::advise::{AdviceFormat, Goal, MAX_PACKET_BYTES, Subject, USUAL_PACKET_BYTES};
 
+use super::ExaminedRootArg;
+
 const ADVISE_EXAMPLE: &str = "\
 Examples:
   millrace advise ipsec
   millrace advise ipsec --goal security --format vyos
   millrace advise openvpn --root gateway-7.tar.gz
   millrace bench sizes --output sizes.json
-  millrace advise openvpn --sizes sizes.json --packet 1400
+  millrace advise openvpn --sizes-run sizes.json --packet 1400
   millrace bench tls --local
   millrace advise tls --goal latency --json | jq -r .configuration
 
 The command changes nothing and measures nothing. It applies documented rules
-to this machine's hardware and software; a saved measurement (--sizes,
---handshakes) outranks them.";
+to this machine's hardware and software; a saved measurement
+(--sizes-run, --handshakes-run) outranks them.";
 
 /// Recommend settings of IPsec, OpenVPN or a TLS server
 ///
@@ -53,13 +55,12 @@ pub(crate) struct AdviseArgs {
     pub(crate) packet: u32,
     /// A run saved by `millrace bench sizes --output FILE`; it decides between ciphers
     #[arg(long, value_name = "FILE")]
-    pub(crate) sizes: Option<PathBuf>,
+    pub(crate) sizes_run: Option<PathBuf>,
     /// A run saved by `millrace bench tls --local --output FILE` [default: this user's last run on this machine]
     #[arg(long, value_name = "FILE")]
-    pub(crate) handshakes: Option<PathBuf>,
-    /// Examine this folder or bundle instead of this machine
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
-    pub(crate) root: PathBuf,
+    pub(crate) handshakes_run: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tree: ExaminedRootArg,
     /// Print JSON (schema: share/doc/millrace/advise.schema.json)
     #[arg(long)]
     pub(crate) json: bool,

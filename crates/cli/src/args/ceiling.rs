@@ -4,10 +4,10 @@
 //! Arguments of `millrace inspect ceiling`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use millrace_bench::cli::SvgArg;
 
 use super::time_within;
 
@@ -38,12 +38,11 @@ pub(crate) struct CeilingArgs {
         value_name = "PID",
         num_args = 1..,
         value_delimiter = ',',
-        required_unless_present = "command",
         conflicts_with = "command"
     )]
     pub(crate) pid: Vec<u32>,
     /// Sampling time [default: 10s; with a command, until it ends]
-    #[arg(long, alias = "seconds", value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=Duration::from_secs(3600)))]
+    #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=Duration::from_secs(3600)))]
     pub(crate) duration: Option<Duration>,
     /// Samples per second of CPU time
     #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -60,9 +59,8 @@ pub(crate) struct CeilingArgs {
     /// Print JSON (schema: share/doc/millrace/ceiling.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Also write a plot
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) plot: SvgArg,
     /// Command to start and sample; it is killed if it has not ended after --duration
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

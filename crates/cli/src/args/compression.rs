@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::time;
+use super::{DryRunArg, MetricsArg, interval};
 
 const COMPRESSION_EXAMPLE: &str = "\
 Examples:
@@ -29,17 +29,16 @@ sees only processes of their own.";
 #[command(after_long_help = COMPRESSION_EXAMPLE)]
 pub(crate) struct CompressionReportArgs {
     /// Print JSON (schema: share/doc/millrace/compression.schema.json)
-    #[arg(long, conflicts_with = "metrics")]
-    pub(crate) json: bool,
-    /// Print metrics for the text collector of Prometheus' node exporter
     #[arg(long)]
-    pub(crate) metrics: bool,
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) format: MetricsArg,
 }
 
 const COMPRESS_EXAMPLE: &str = "\
 Examples:
   millrace compress /var/www/html
-  millrace compress --format gz,br --dry-run /var/www/html
+  millrace compress --formats gz,br --dry-run /var/www/html
   millrace compress --watch /srv/app/static
 
 In nginx: `gzip_static on;`, and with Debian's libnginx-mod-http-brotli-static
@@ -64,33 +63,43 @@ pub(crate) struct CompressArgs {
         value_delimiter = ',',
         default_value = "gz,br,zst"
     )]
-    pub(crate) format: Vec<CompressFormat>,
+    pub(crate) formats: Vec<CompressFormat>,
     /// Endings of files to compress, separated by commas
+    ///
+    /// Default: html,htm,css,js,mjs,json,map,xml,svg,txt,wasm,ttf,otf,ico,webmanifest
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_values = ["html", "htm", "css", "js", "mjs", "json", "map", "xml", "svg", "txt", "wasm", "ttf", "otf", "ico", "webmanifest"]
+        default_value = "html,htm,css,js,mjs,json,map,xml,svg,txt,wasm,ttf,otf,ico,webmanifest",
+        hide_default_value = true,
+        value_parser = ending
     )]
-    pub(crate) ending: Vec<String>,
+    pub(crate) endings: Vec<String>,
     /// Shortest file to compress, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub(crate) min_length: u64,
-    /// Threads [default: one for each core]
+    /// Threads that compress [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
-    /// Show what would be written, and write nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     /// Keep running, and compress what changes
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) watch: bool,
-    /// Time between two looks with --watch
-    #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch", value_parser = time)]
+    /// Time between two readings
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch", value_parser = interval)]
     pub(crate) interval: Duration,
     /// Print JSON (schema: share/doc/millrace/compressed.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn ending(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(char::is_whitespace) {
+        return Err("expected endings without blanks, separated by commas: html,css".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// A format of compressed files.

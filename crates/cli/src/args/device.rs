@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use millrace_device::settings::{FunctionDriver, Services};
 
-use super::{OnOff, time_within};
+use super::{ChangedRootArg, DryRunArg, OnOff, time_within};
 
 /// Configure accelerator cards: services, state, virtual functions
 ///
@@ -31,18 +31,11 @@ pub(crate) enum DeviceCommand {
     Vyos(DeviceVyosArgs),
 }
 
-/// The machine, and the output.
+/// The machine, and the output of what only reads it.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct DeviceTreeArgs {
-    /// Work on the machine below this folder instead of this one
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    pub(crate) root: PathBuf,
+pub(crate) struct DeviceReadArgs {
+    #[command(flatten)]
+    pub(crate) tree: ChangedRootArg,
     /// Print JSON (schema: share/doc/millrace/devices.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
@@ -51,9 +44,8 @@ pub(crate) struct DeviceTreeArgs {
 /// Manner of a change.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceChangeArgs {
-    /// Print the steps, and change nothing
-    #[arg(long, alias = "plan")]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     /// Also end the programs that use virtual functions of the card
     ///
     /// Without, a change that takes virtual functions from running programs is
@@ -67,7 +59,10 @@ pub(crate) struct DeviceChangeArgs {
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) tree: DeviceTreeArgs,
+    pub(crate) tree: ChangedRootArg,
+    /// Print JSON (schema: share/doc/millrace/device-change.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 const LIST_EXAMPLE: &str = "\
@@ -82,7 +77,7 @@ Only root sees the programs of other users, and the heartbeat.";
 #[command(after_long_help = LIST_EXAMPLE)]
 pub(crate) struct DeviceListArgs {
     #[command(flatten)]
-    pub(crate) tree: DeviceTreeArgs,
+    pub(crate) read: DeviceReadArgs,
 }
 
 const SHOW_EXAMPLE: &str = "\
@@ -100,7 +95,7 @@ pub(crate) struct DeviceShowArgs {
     #[arg(value_name = "DEVICE", default_value = "all")]
     pub(crate) device: String,
     #[command(flatten)]
-    pub(crate) tree: DeviceTreeArgs,
+    pub(crate) read: DeviceReadArgs,
 }
 
 /// Start a card

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use millrace_inspect::doctor::Severity;
 
-use super::time;
+use super::{ExaminedRootArg, interval};
 
 const DOCTOR_EXAMPLE: &str = "\
 Examples:
@@ -43,7 +43,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
-    /// List the checks
+    /// List the checks, and run none
     #[arg(long, conflicts_with_all = ["only", "severity", "nagios"])]
     pub(crate) list: bool,
     /// Print one line, with the exit codes of monitoring plugins
@@ -81,9 +81,11 @@ pub(crate) struct WatchArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
     /// Time between two readings [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
-    /// End after this number of readings; rates, and alerts that are not critical, need two [default: never]
+    /// End after this number of readings [default: never]
+    ///
+    /// Rates, and alerts that are not critical, need two.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     /// Destination of alerts: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
@@ -94,11 +96,10 @@ pub(crate) struct WatchArgs {
 /// The machine, the checks, and the findings to report.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SelectionArgs {
-    /// Examine this folder or bundle instead of this machine
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
-    pub(crate) root: PathBuf,
+    #[command(flatten)]
+    pub(crate) tree: ExaminedRootArg,
     /// Run only these checks, separated by commas (`millrace doctor --list`)
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Report only findings of at least this severity
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Severity::Notice)]

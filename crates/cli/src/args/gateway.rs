@@ -13,15 +13,17 @@ use millrace_gateway::Application;
 use millrace_gateway::check::Server;
 use millrace_gateway::settings::HandshakeMode;
 
-use super::{Cli, ConfigArg, OnOff, SocketArg, time_within};
+use super::{ChangedRootArg, Cli, ConfigArg, DryRunArg, OnOff, SocketArg, time_within};
 
 /// Bounds on `--deadline` and the other times: the provider counts milliseconds, and has the same upper bound.
 const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(MAX_MS);
-const MAX_MS: u64 = 60_000;
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Bound on `--connections`: three descriptors per connection must fit the kernel's `nr_open`.
 const MAX_CONNECTIONS: i64 = 10_000_000;
+
+/// Heading of what runs in the server, beside the pool or without it.
+const IN_PROCESS: &str = "In the server's process";
 
 const GATEWAY_EXAMPLE: &str = "\
 Examples:
@@ -49,9 +51,9 @@ service is restarted.";
     after_long_help = GATEWAY_EXAMPLE,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    mut_arg("socket", |socket| {
-        socket.help("Unix socket of the local node; used where no --pool is given").help_heading("Pool")
-    })
+    mut_arg("socket", |socket| socket.hide_short_help(true).help_heading("Pool")),
+    mut_arg("root", |root| root.help_heading("Write")),
+    mut_arg("dry_run", |dry_run| dry_run.requires("write").help_heading("Write"))
 )]
 pub(crate) struct GatewayArgs {
     #[command(subcommand)]
@@ -59,7 +61,7 @@ pub(crate) struct GatewayArgs {
     /// Application to configure
     #[arg(value_enum, required = true)]
     pub(crate) application: Option<Application>,
-    /// Name of a key in the pool; names of files are derived from it
+    /// Key in the pool; names the files
     #[arg(help_heading = "Pool", long, value_name = "NAME", default_value = "www")]
     pub(crate) key: String,
     /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local node]
@@ -74,18 +76,18 @@ pub(crate) struct GatewayArgs {
     /// OpenSSL's own implementation is the fallback if no node answers in time.
     #[arg(help_heading = "Pool", hide_short_help = true, long)]
     pub(crate) plain_keys: bool,
-    /// Make handshakes cheaper in the server's own process: no node, no key moved
+    /// Make handshakes cheaper, without a node
     ///
-    /// AWS-LC computes the key exchange and the key schedule of TLS 1.3 and signs
-    /// with P-384, Ed25519 and ML-DSA keys; the preload library spares OpenSSL
-    /// repeated look-ups. For nginx, haproxy and openssl. With --pool as well, keys
+    /// No key moves. AWS-LC computes the key exchange and the key schedule of
+    /// TLS 1.3 and signs with P-384, Ed25519 and ML-DSA keys; the preload library
+    /// spares OpenSSL repeated look-ups. For nginx, haproxy and openssl. With --pool as well, keys
     /// that stubs name go to the pool and the rest stays; docs/guide/local.md.
-    #[arg(help_heading = "Local", long)]
+    #[arg(help_heading = IN_PROCESS, long)]
     pub(crate) local: bool,
     /// Offer the post-quantum group X25519MLKEM768 by name, also on OpenSSL 3.0
-    #[arg(help_heading = "Local", long, requires = "local")]
+    #[arg(help_heading = IN_PROCESS, hide_short_help = true, long, requires = "local")]
     pub(crate) pq: bool,
-    /// Remove the files that --write wrote; a file that was edited since stays
+    /// Remove the files that --write wrote, unless edited
     #[arg(help_heading = "Write", long, conflicts_with = "write")]
     pub(crate) remove: bool,
     /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
@@ -99,16 +101,16 @@ pub(crate) struct GatewayArgs {
     pub(crate) certs: PathBuf,
     /// The provider module [default: found next to this binary]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) module: Option<PathBuf>,
-    /// The preload library, which makes nginx asynchronous [default: found next to this binary]
+    pub(crate) provider: Option<PathBuf>,
+    /// The preload library [default: found next to this binary]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) preload: Option<PathBuf>,
-    /// Also compress nginx's responses with Millrace's library; `only`: without the pool
-    #[arg(help_heading = "Compression", long, value_enum, value_name = "WHAT", num_args = 0..=1, default_missing_value = "also", require_equals = true)]
+    /// Compress nginx's responses, too; =only: no pool
+    #[arg(hide_possible_values = true, help_heading = IN_PROCESS, long, value_enum, value_name = "WHAT", num_args = 0..=1, default_missing_value = "also", require_equals = true)]
     pub(crate) compression: Option<Compression>,
-    /// The library that compresses [default: found next to this binary]
+    /// The compression library [default: found next to this binary]
     #[arg(
-        help_heading = "Compression",
+        help_heading = IN_PROCESS,
         hide_short_help = true,
         long,
         value_name = "FILE",
@@ -120,23 +122,14 @@ pub(crate) struct GatewayArgs {
     /// Worker counts and descriptor limits follow from it.
     #[arg(hide_short_help = true, long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
     pub(crate) connections: u32,
-    /// Show the changes and write the files instead of printing them
+    /// Show the changes, and write the files
     #[arg(help_heading = "Write", long)]
     pub(crate) write: bool,
-    /// Write, or remove, below this folder instead of /
-    #[arg(
-        help_heading = "Write",
-        hide_short_help = true,
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    pub(crate) root: PathBuf,
-    /// Show what --write would change, and change nothing
-    #[arg(help_heading = "Write", long, requires = "write")]
-    pub(crate) dry_run: bool,
-    /// Also replace files that Millrace did not generate; a copy is kept
+    #[command(flatten)]
+    pub(crate) tree: ChangedRootArg,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
+    /// Also replace files that were edited or are not generated; a copy is kept
     #[arg(help_heading = "Write", hide_short_help = true, long, requires = "write")]
     pub(crate) force: bool,
     /// Print JSON (schema: share/doc/millrace/recipe.schema.json)
@@ -146,7 +139,7 @@ pub(crate) struct GatewayArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) provider: ProviderArgs,
+    pub(crate) settings: ProviderArgs,
 }
 
 /// Settings of the provider; each is a key of its configuration file.
@@ -171,15 +164,9 @@ pub(crate) struct ProviderArgs {
     /// Fall back after this time without an answer, 1ms to 60s [default: 500ms]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) fallback_after: Option<Duration>,
-    /// Former form of --fallback-after
-    #[arg(hide = true, long, value_name = "MS", conflicts_with = "fallback_after", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
-    pub(crate) fallback_after_ms: Option<u64>,
     /// Deadline of an operation, 1ms to 60s [default: 2s]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) deadline: Option<Duration>,
-    /// Former form of --deadline
-    #[arg(hide = true, long, value_name = "MS", conflicts_with = "deadline", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
-    pub(crate) deadline_ms: Option<u64>,
     /// Whether a slow operation is also sent to a second node [default: off]
     #[arg(
         hide_short_help = true,
@@ -192,9 +179,6 @@ pub(crate) struct ProviderArgs {
     /// Hedge after this time, 1ms to 60s [default: recent 95th percentile]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) hedge_after: Option<Duration>,
-    /// Former form of --hedge-after
-    #[arg(hide = true, long, value_name = "MS", conflicts_with = "hedge_after", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
-    pub(crate) hedge_after_ms: Option<u64>,
     /// Which signatures to verify before use: RSA (on) or all [default: on]
     #[arg(hide_short_help = true, long, value_enum, value_name = "SIGNATURES")]
     pub(crate) verify: Option<VerifyArg>,
@@ -211,27 +195,22 @@ impl ProviderArgs {
             algorithms,
             fallback,
             fallback_after,
-            fallback_after_ms,
             deadline,
-            deadline_ms,
             hedge,
             hedge_after,
-            hedge_after_ms,
             verify,
             tls_server_name,
         } = self;
         let text = |key, value: &Option<String>| value.clone().map(|value| (key, value));
-        let time = |key, time: &Option<Duration>, former: &Option<u64>| {
-            let ms = time.map(|time| time.as_millis()).or_else(|| former.map(u128::from));
-            ms.map(|ms| (key, ms.to_string()))
-        };
+        let time =
+            |key, time: &Option<Duration>| time.map(|time| (key, time.as_millis().to_string()));
         [
             text("tls_server_name", tls_server_name),
-            time("deadline_ms", deadline, deadline_ms),
-            time("fallback_after_ms", fallback_after, fallback_after_ms),
+            time("deadline_ms", deadline),
+            time("fallback_after_ms", fallback_after),
             fallback.map(|fallback| ("fallback", value_name(fallback))),
             hedge.map(|hedge| ("hedge", value_name(hedge))),
-            time("hedge_after_ms", hedge_after, hedge_after_ms),
+            time("hedge_after_ms", hedge_after),
             text("algorithms", algorithms),
             verify.map(|verify| ("verify", value_name(verify))),
         ]
@@ -282,7 +261,7 @@ const NARROW_MODES: [NarrowMode; 2] = [
     NarrowMode {
         flag: "--local",
         is_chosen: |matches| matches.get_flag("local") && !matches.contains_id("pool"),
-        reads: &["local", "pq", "module", "preload"],
+        reads: &["local", "pq", "provider", "preload"],
         purpose: "without --pool it uses no node and no key of the pool",
     },
     NarrowMode {
@@ -343,7 +322,9 @@ could not be seen.
 Exit codes: 0 no check failed (there may be warnings), 1 a check failed, 2 the
 command line is wrong.";
 
-/// Check whether the handshakes of a running server are pooled and asynchronous, and if not, why
+/// Check whether the handshakes of a server are pooled, and if not, why
+///
+/// And whether they are asynchronous.
 #[derive(Debug, Args)]
 #[command(after_long_help = CHECK_EXAMPLE)]
 pub(crate) struct CheckArgs {
@@ -356,9 +337,9 @@ pub(crate) struct CheckArgs {
     /// Address where it listens for TLS [default: from its configuration]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) connect: Option<String>,
-    /// Server name (SNI) of the handshakes [default: from its configuration]
+    /// Server name of the handshakes [default: from its configuration]
     #[arg(long, value_name = "NAME")]
-    pub(crate) server_name: Option<String>,
+    pub(crate) sni: Option<String>,
     /// Its configuration file [default: from its command line]
     #[arg(long, value_name = "FILE")]
     pub(crate) server_config: Option<PathBuf>,
@@ -369,7 +350,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(2..=256))]
     pub(crate) handshakes: u32,
     /// Check the compression library alone: for an nginx without the provider
-    #[arg(long, conflicts_with_all = ["connect", "server_name", "openssl_conf"])]
+    #[arg(long, conflicts_with_all = ["connect", "sni", "openssl_conf"])]
     pub(crate) compression: bool,
     #[command(flatten)]
     pub(crate) socket: SocketArg,
@@ -430,11 +411,11 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units_and_their_former_options_mean_milliseconds() {
+    fn times_have_units_and_become_milliseconds() {
         let keys = |line: &str| {
             let cli = Cli::read(line.split_whitespace())?;
             let super::super::Command::Gateway(args) = cli.command else { panic!("gateway") };
-            Ok::<_, clap::Error>(args.provider.keys())
+            Ok::<_, clap::Error>(args.settings.keys())
         };
         for name in ["deadline", "fallback-after", "hedge-after"] {
             let key = format!("{}_ms", name.replace('-', "_"));
@@ -442,19 +423,11 @@ mod tests {
                 (format!("--{name} 200ms"), "200"),
                 (format!("--{name} 1.5s"), "1500"),
                 (format!("--{name} 60"), "60000"),
-                (format!("--{name}-ms 200"), "200"),
-                (format!("--{name}-ms=60000"), "60000"),
             ] {
                 let keys = keys(&format!("millrace gateway nginx {option}")).expect(&option);
                 assert_eq!(keys, [(key.as_str(), value.to_owned())], "{option}");
             }
-            for option in [
-                format!("--{name} 0"),
-                format!("--{name} 61s"),
-                format!("--{name}-ms 60001"),
-                format!("--{name}-ms 200ms"),
-                format!("--{name} 1s --{name}-ms 200"),
-            ] {
+            for option in [format!("--{name} 0"), format!("--{name} 61s")] {
                 assert!(keys(&format!("millrace gateway nginx {option}")).is_err(), "{option}");
             }
         }
@@ -463,7 +436,7 @@ mod tests {
     #[test]
     fn pool_mode_reads_every_option_of_the_pool() {
         let line = "millrace gateway nginx --key k --pool tcp:n:1 --certs /c --plain-keys --connections 9 \
-                    --compression --hedge on --fallback true";
+                    --compression --hedge on --fallback on";
         let outcome = Cli::read(line.split_whitespace());
         assert!(outcome.is_ok(), "{outcome:?}");
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::ceiling::CeilingArgs;
-use super::{SocketArg, time};
+use super::{ExaminedRootArg, SocketArg, interval};
 
 const INSPECT_EXAMPLE: &str = "\
 Examples:
@@ -53,9 +53,8 @@ pub(crate) struct InspectArgs {
 /// The tree to examine, and the output.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TreeArgs {
-    /// Examine this folder or bundle instead of this machine
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
-    pub(crate) root: PathBuf,
+    #[command(flatten)]
+    pub(crate) examined: ExaminedRootArg,
     /// Print JSON (schema: share/doc/millrace/inspect.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
@@ -117,8 +116,8 @@ Only root can read counters, heartbeat and telemetry.";
 pub(crate) struct InspectQatArgs {
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
-    /// Also read the counters again after this time, and print their rates [default: no]
-    #[arg(long, alias = "seconds", value_name = "TIME", conflicts_with = "json", value_parser = time)]
+    /// Time between two readings [default: one reading, without rates]
+    #[arg(long, value_name = "TIME", conflicts_with = "json", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
 }
 
@@ -159,7 +158,7 @@ pub(crate) struct InspectUsedArgs {
     pub(crate) tree: TreeArgs,
     #[command(flatten)]
     pub(crate) socket: SocketArg,
-    /// Time between the two readings of counters
-    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "2s", value_parser = time)]
+    /// Time between two readings
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub(crate) interval: Duration,
 }

@@ -39,7 +39,7 @@ use millrace_bench::cli::{
     SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
 };
 // A time means the same in every command, and the arguments of `bench` are in its crate.
-pub(crate) use millrace_bench::cli::time_within;
+pub(crate) use millrace_bench::cli::{TIMES, time_within};
 
 pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand};
 
@@ -49,7 +49,7 @@ pub(crate) use self::cert::{
     CertAuthorityArgs, CertClientArgs, CertCommand, CertListArgs, CertNodeArgs, CertRevokeArgs,
 };
 pub(crate) use self::compression::{CompressArgs, CompressFormat, CompressionReportArgs};
-pub(crate) use self::device::{DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs};
+pub(crate) use self::device::{DeviceChangeArgs, DeviceCommand, DeviceReadArgs, DeviceVyosArgs};
 pub(crate) use self::doctor::{Channel, DoctorArgs, WatchArgs};
 pub(crate) use self::inspect::{
     InspectArgs, InspectCommand, InspectOpensslArgs, InspectQatArgs, InspectUsedArgs, TreeArgs,
@@ -71,8 +71,8 @@ pub(crate) use self::sample::{SampleCommand, SampleEngine, SampleLinkArgs, Sampl
 pub(crate) use self::status::StatusArgs;
 pub(crate) use self::up::{InsideManagerArgs, UpArgs, UpCommandArgs};
 pub(crate) use self::virtio::{
-    Monitor, VirtioCommand, VirtioDrainArgs, VirtioRecipeArgs, VirtioRunArgs, VirtioSocketArgs,
-    VirtioStatusArgs, VirtioThrottleArgs,
+    Monitor, VirtioCommand, VirtioDrainArgs, VirtioLimitArgs, VirtioRecipeArgs, VirtioRunArgs,
+    VirtioSocketArgs, VirtioStatusArgs, VirtioThrottleArgs,
 };
 pub(crate) use self::vpn::{
     VpnBenchArgs, VpnCommand, VpnDownArgs, VpnExportArgs, VpnFoldersArgs, VpnFormat,
@@ -199,7 +199,7 @@ pub(crate) struct ConfigArg {
 /// The socket of the node, for `up` and for every command that connects to a running node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SocketArg {
-    /// Unix socket of the node, to which clients connect [default: /run/millrace/node.sock as root]
+    /// Unix socket of the local node [default: /run/millrace/node.sock as root]
     ///
     /// The sockets for status and administration are beside it. Another user's
     /// default is $XDG_RUNTIME_DIR/millrace/node.sock.
@@ -215,14 +215,42 @@ pub(crate) struct DryRunArg {
     pub(crate) dry_run: bool,
 }
 
+/// For every command that examines a machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ExaminedRootArg {
+    /// Examine this folder or bundle instead of this machine
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    pub(crate) root: PathBuf,
+}
+
+/// For every command that changes a machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ChangedRootArg {
+    /// Work on the files below this folder instead of /
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "DIR",
+        default_value = "/",
+        hide_default_value = true
+    )]
+    pub(crate) root: PathBuf,
+}
+
+/// For every command that counts for Prometheus.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct MetricsArg {
+    /// Print metrics in the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) metrics: bool,
+}
+
 /// The values of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnOff {
     /// Yes
-    #[value(alias = "true")]
     On,
     /// No
-    #[value(alias = "false")]
     Off,
 }
 
@@ -323,11 +351,9 @@ fn explain_times(command: clap::Command) -> clap::Command {
         return command;
     }
     let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-    command.after_long_help(format!("{help}\n\n{TIMES}"))
+    let times = format!("A TIME is {TIMES}; a number without a unit is in seconds.");
+    command.after_long_help(format!("{help}\n\n{times}"))
 }
-
-/// The form of the values that `bench::cli::time_within` parses.
-const TIMES: &str = "A TIME is 500ms, 30s, 5m or 24h; a number without a unit is in seconds.";
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let wanted =
@@ -335,14 +361,15 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| wanted.to_owned())
 }
 
-/// Shortest and longest time that [`time()`] takes. A reading takes a few milliseconds and requests the firmware's
-/// heartbeat; for intervals above a day a systemd timer is the better tool.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest interval: a reading takes a few milliseconds and requests the firmware's heartbeat.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest interval: above a day a systemd timer is the better tool.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A value parser for intervals.
-fn time(text: &str) -> Result<Duration, String> {
-    time_within(SHORTEST..=LONGEST)(text)
+fn interval(text: &str) -> Result<Duration, String> {
+    time_within(SHORTEST_INTERVAL..=LONGEST_INTERVAL)(text)
 }
 
 /// A value parser for names. Its error lists all valid names.
@@ -361,6 +388,8 @@ fn one_of<T: Copy + Send + Sync + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::fs;
     use std::path::Path;
 
     use clap::Command;
@@ -368,7 +397,10 @@ mod tests {
     use super::*;
 
     /// The width of a terminal of 80 columns, which keeps the last one free.
-    const COLUMNS: usize = 79;
+    pub(super) const COLUMNS: usize = 79;
+
+    /// Where the schemas are installed, below the prefix.
+    const SCHEMAS: &str = "share/doc/millrace/";
 
     /// Calls `check` with each visible command and its name.
     pub(super) fn for_each_command(command: &Command, check: &mut impl FnMut(&str, &Command)) {
@@ -376,6 +408,84 @@ mod tests {
         for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
             for_each_command(child, check);
         }
+    }
+
+    /// Options that mean something else in another command, with the reason for the same name.
+    const OTHER_MEANINGS: &[(&str, &str)] = &[
+        ("algorithms", "of keys, of a benchmark"),
+        ("backends", "in order of preference, or measured"),
+        ("compression", "configures what `gateway check` checks"),
+        ("core", "one of several that a benchmark names"),
+        ("duration", "`inspect ceiling` samples, benchmarks measure"),
+        ("force", "a device is taken from programs, files from their editors"),
+        ("handshakes", "a check makes them, advice reads a run of them"),
+        ("identity", "of a tenant, of machines, of the holder of a role"),
+        ("json", "the text names the schema"),
+        ("key", "of the pool"),
+        ("kek-file", "needed, or for a check alone"),
+        ("libcrypto", "a file beside others, a folder for the tunnels"),
+        ("list", "names what the command has"),
+        ("local", "configures what `bench tls` measures"),
+        ("mode", "of handshakes, of a link"),
+        ("name", "of a node, of a link"),
+        ("node", "of the pool"),
+        ("openssl-conf", "of a server, of the tunnels"),
+        ("operations", "allowed, or measured"),
+        ("ops", "of a device, of a tenant"),
+        ("output", "names what the command writes"),
+        ("pid", "of one server, of several processes"),
+        ("pool", "nodes for a gateway, one node, the name of a manager's pool"),
+        ("replace", "keys of a node, keys of a pool"),
+        ("root", "of a machine that is examined, of files that are changed"),
+        ("state", "of nodes, of managers, of links"),
+        ("store", "of a manager, of a benchmark"),
+        ("threads", "of this program, of HAProxy"),
+        ("verify", "signatures, the chain of an audit"),
+        ("watch", "a folder, the addresses of a tenant"),
+        ("workers", "one number for a process, several for a benchmark"),
+        ("zone", "of a node, of a placement"),
+    ];
+
+    /// The first line of the help of an option, without its default.
+    fn first_line(option: &clap::Arg) -> String {
+        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+        help.split(" [default: ").next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn option_of_several_commands_has_one_text() {
+        let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for_each_command(&root(), &mut |_, command| {
+            for option in command.get_arguments().filter(|option| option.get_id() != "help") {
+                if let Some(name) = option.get_long() {
+                    texts.entry(name.to_owned()).or_default().insert(first_line(option));
+                }
+            }
+        });
+        texts.retain(|name, texts| {
+            let has_reason = OTHER_MEANINGS.iter().any(|(other, _)| other == name);
+            texts.len() > 1 && !has_reason
+        });
+        assert!(texts.is_empty(), "{texts:#?}");
+    }
+
+    #[test]
+    fn option_with_a_list_has_a_plural() {
+        for_each_command(&root(), &mut |command, definition| {
+            for option in definition.get_arguments() {
+                let name = option.get_long().unwrap_or_default();
+                let values = option.get_value_names().unwrap_or_default();
+                let takes_values = option.get_action().takes_values();
+                let is_list = takes_values && values.iter().any(|value| value == "LIST");
+                // `--only` selects checks, and reads as a sentence.
+                let is_plural = name.ends_with('s') || name == "only";
+                assert!(!is_list || is_plural, "{command} --{name}");
+                assert!(
+                    !is_list || first_line(option).contains("separated by commas"),
+                    "{command} --{name}"
+                );
+            }
+        });
     }
 
     fn root() -> Command {
@@ -411,30 +521,6 @@ mod tests {
     }
 
     #[test]
-    fn former_names_of_options_mean_the_same() {
-        for (former, present) in [
-            ("inspect ceiling --pid 1 --seconds 3", "inspect ceiling --pid 1 --duration 3s"),
-            ("inspect qat --seconds 5", "inspect qat --interval 5s"),
-            ("inspect used --seconds 5", "inspect used --interval 5s"),
-            ("device disable all --plan --wait 5", "device disable all --dry-run --wait 5s"),
-            ("virtio status --prometheus", "virtio status --metrics"),
-            ("vpn up a.toml --confirm-within 60", "vpn up a.toml --confirm-within 1m"),
-            ("vpn bench --seconds 5", "vpn bench --duration 5s"),
-            ("bench crypto --seconds 0.5", "bench crypto --duration 500ms"),
-            ("bench pool --seconds 1.5", "bench pool --duration 1500ms"),
-            ("bench tls --seconds 2", "bench tls --duration 2s"),
-            ("bench virtio --seconds 2", "bench virtio --duration 2s"),
-        ] {
-            let read = |line: &str| {
-                let words = std::iter::once("millrace").chain(line.split(' '));
-                let parsed = Cli::read(words).expect(line);
-                format!("{parsed:?}")
-            };
-            assert_eq!(read(former), read(present), "{former}");
-        }
-    }
-
-    #[test]
     fn every_interval_takes_the_same_times() {
         let mut found = Vec::new();
         for_each_command(&root(), &mut |name, command| {
@@ -444,7 +530,11 @@ mod tests {
                 return;
             };
             let parser = interval.get_value_parser().type_id();
-            assert_eq!(parser, clap::builder::ValueParser::new(time).type_id(), "{name}");
+            assert_eq!(
+                parser,
+                clap::builder::ValueParser::new(super::interval).type_id(),
+                "{name}"
+            );
             found.push(name.to_owned());
         });
         assert!(found.len() >= 3, "{found:?}");
@@ -468,27 +558,26 @@ mod tests {
     }
 
     #[test]
-    fn help_of_json_names_an_installed_schema() {
-        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    fn help_names_every_installed_schema_and_no_other() {
+        let mut named = BTreeSet::new();
         for_each_command(&root(), &mut |name, command| {
-            let json = command.get_arguments().find(|arg| arg.get_id() == "json");
-            // The reports of benchmarks carry the number of their form instead; the counters of a device are in
-            // docs/guide/virtual-machines.md.
-            let is_exempt = ["millrace bench", "millrace vpn bench", "millrace virtio status"]
-                .iter()
-                .any(|exempt| name.starts_with(exempt));
-            let Some(json) = json.filter(|_| !is_exempt) else {
-                return;
-            };
-            let help = json.get_long_help().or_else(|| json.get_help());
-            let help = help.map(ToString::to_string).unwrap_or_default();
-            let mut schemas = help.split("share/doc/millrace/").skip(1).peekable();
-            assert!(schemas.peek().is_some(), "{name} --json names no schema");
-            for text in schemas {
+            let of_json = command.get_arguments().find(|option| option.get_id() == "json");
+            let of_json = of_json.and_then(|json| json.get_long_help().or_else(|| json.get_help()));
+            let of_json = of_json.map(ToString::to_string);
+            let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            if let Some(help) = &of_json {
+                assert!(help.contains(SCHEMAS), "{name} --json names no schema");
+            }
+            let text = [of_json.unwrap_or_default(), after].join("\n");
+            for text in text.split(SCHEMAS).skip(1) {
                 let end = text.find(".json").expect("a file") + ".json".len();
-                let file = reference.join(&text[..end]);
-                assert!(file.exists(), "{name}: no {}", file.display());
+                named.insert(text[..end].to_owned());
             }
         });
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+        let files = fs::read_dir(reference).expect("a folder").map(Result::unwrap);
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        let installed: BTreeSet<String> = names.filter(|name| name.ends_with(".json")).collect();
+        assert_eq!(named, installed);
     }
 }

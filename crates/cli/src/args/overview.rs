@@ -77,7 +77,17 @@ fn commands() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::COLUMNS;
     use super::*;
+
+    #[test]
+    fn description_of_every_command_fits_its_line() {
+        for command in commands().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let columns = 2 + NAME_COLUMNS + 2 + about.chars().count();
+            assert!(columns <= COLUMNS, "{}: {about}", command.get_name());
+        }
+    }
 
     #[test]
     fn every_visible_command_is_in_one_group_in_the_order_of_definition() {

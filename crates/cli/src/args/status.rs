@@ -38,7 +38,6 @@ pub(crate) struct StatusArgs {
     /// stubs that the configurations of HAProxy and nginx on this machine name.
     #[arg(
         long,
-        alias = "pool",
         value_name = "FILE",
         num_args = 0..=1,
         default_missing_value = millrace_gateway::recipe::OPENSSL_CNF,

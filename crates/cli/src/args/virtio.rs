@@ -11,13 +11,16 @@ use millrace_operation::BackendKind;
 use millrace_server::config::WorkerPriority;
 use millrace_virtio::device::Limit;
 
+use super::MetricsArg;
+
 /// Bound on a throttle, per second: far above what a device does, so that a slip of the keyboard is found.
 const MAX_RATE: u64 = 1_000_000_000_000;
 
 const MACHINES: &str = "Machines";
 const LIMITS: &str = "Limits of each device";
-const NODES: &str = "Nodes";
+const POOL: &str = "Pool";
 const ENGINE: &str = "Engine";
+const LOG: &str = "Log";
 
 /// Offer virtio-crypto devices to virtual machines
 ///
@@ -35,13 +38,42 @@ pub(crate) enum VirtioCommand {
     Recipe(VirtioRecipeArgs),
 }
 
+/// The socket that names a process with devices.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = MACHINES)]
+pub(crate) struct VirtioSocketArg {
+    /// Socket that the monitor connects to; the first of several
+    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
+    pub(crate) socket_path: PathBuf,
+}
+
+/// The number of data queues that a device offers.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = MACHINES)]
+pub(crate) struct DataQueuesArg {
+    /// Data queues of each device; Linux uses one
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) data_queues: u16,
+}
+
+/// The limits of each device of a process.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = LIMITS)]
+pub(crate) struct VirtioLimitArgs {
+    /// Requests per second, or none; more wait
+    #[arg(long, value_name = "PER_SECOND", value_parser = limit)]
+    pub(crate) ops: Option<Limit>,
+    /// Bytes (not bits) per second, or none; more wait
+    #[arg(long, value_name = "PER_SECOND", value_parser = limit)]
+    pub(crate) bps: Option<Limit>,
+}
+
 /// The sockets of a process with devices.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = MACHINES)]
 pub(crate) struct VirtioSocketArgs {
-    /// Socket that the virtual machine monitor connects to
-    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
-    pub(crate) socket_path: PathBuf,
+    #[command(flatten)]
+    pub(crate) first: VirtioSocketArg,
     /// Number of sockets, one per machine; from 2 on their paths end in 0, 1, …
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) socket_count: u16,
@@ -51,7 +83,7 @@ const RUN_EXAMPLE: &str = "\
 Examples:
   millrace virtio run --socket-path /run/millrace/vm1.sock --identity acme
   millrace virtio run --socket-path /run/millrace/vm.sock --socket-count 8
-  millrace virtio run --node unix:/run/millrace/node.sock
+  millrace virtio run --pool unix:/run/millrace/node.sock
 
 The process holds the sockets and starts another one with the devices, which
 may die: the next one continues its work. SIGHUP runs the installed program
@@ -67,41 +99,35 @@ pub(crate) struct VirtioRunArgs {
     #[command(flatten)]
     pub(crate) sockets: VirtioSocketArgs,
     /// Identity that the machines of this process share, with its turns [default: one for each socket]
-    #[arg(long, alias = "tenant", value_name = "NAME", help_heading = MACHINES)]
+    #[arg(long, value_name = "NAME", help_heading = MACHINES)]
     pub(crate) identity: Option<String>,
-    /// Data queues of each device; Linux uses one
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16), help_heading = MACHINES)]
-    pub(crate) data_queues: u16,
-    /// Requests per second; more wait [default: no limit]
-    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
-    pub(crate) throttle_ops: Option<u64>,
-    /// Bytes (not bits) per second; more wait [default: no limit]
-    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
-    pub(crate) throttle_bps: Option<u64>,
-    /// Node that private-key work goes to; without any, this host does it
+    #[command(flatten)]
+    pub(crate) queues: DataQueuesArg,
+    #[command(flatten)]
+    pub(crate) limits: VirtioLimitArgs,
+    /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: none, this host computes]
     ///
-    /// ENDPOINT is unix:PATH or tcp:HOST:PORT; give the option once for each
-    /// node. The device works as the identity that the node sees: the user of
-    /// this process, or the certificate. The keys of the guests go to these
-    /// nodes. Without an answer of a node this host computes.
-    #[arg(long, value_name = "ENDPOINT", help_heading = NODES)]
-    pub(crate) node: Vec<Endpoint>,
-    /// Certificates of the authority of tcp nodes, PEM
-    #[arg(long, value_name = "FILE", requires_all = ["node", "node_cert", "node_key"], help_heading = NODES)]
-    pub(crate) node_ca: Option<PathBuf>,
-    /// Certificate to show to tcp nodes, PEM
-    #[arg(long, value_name = "FILE", requires = "node_ca", help_heading = NODES)]
-    pub(crate) node_cert: Option<PathBuf>,
-    /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE", requires = "node_ca", help_heading = NODES)]
-    pub(crate) node_key: Option<PathBuf>,
-    /// Worker threads per class of operation, 1 to 1024 [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = ENGINE)]
+    /// Private-key work goes there, with the keys of the guests. The device
+    /// works as the identity that the node sees: the user of this process, or
+    /// the certificate. Without an answer of a node this host computes.
+    #[arg(long, value_name = "ENDPOINT", help_heading = POOL)]
+    pub(crate) pool: Vec<Endpoint>,
+    /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "DIR",
+        default_value = "/etc/millrace/client",
+        help_heading = POOL
+    )]
+    pub(crate) certs: PathBuf,
+    /// Worker threads per class of work, 1 to 1024 [default: one per core]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = ENGINE)]
     pub(crate) workers: Option<u16>,
     /// Scheduling priority of workers [default: auto]
     #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true, help_heading = ENGINE)]
     pub(crate) worker_priority: Option<WorkerPriority>,
-    /// Backends in order of preference, separated by commas [default: all usable ones but qat, kernel]
+    /// Backends to use, in order of preference, separated by commas [default: all usable ones but qat, kernel]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = ENGINE)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Print the vhost-user capabilities as JSON and end, for management programs
@@ -113,7 +139,8 @@ pub(crate) struct VirtioRunArgs {
         value_name = "FILTER",
         env = "MILLRACE_LOG",
         hide_env_values = true,
-        default_value = "info"
+        default_value = "info",
+        help_heading = LOG
     )]
     pub(crate) log: String,
 }
@@ -127,9 +154,8 @@ pub(crate) struct VirtioRunArgs {
     after_long_help = "Examples:\n  millrace virtio drain --socket-path /run/millrace/vm1.sock\n  millrace virtio drain --socket-path /run/millrace/vm1.sock --undo"
 )]
 pub(crate) struct VirtioDrainArgs {
-    /// First socket of the process, as given to `millrace virtio run`
-    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
-    pub(crate) socket_path: PathBuf,
+    #[command(flatten)]
+    pub(crate) socket: VirtioSocketArg,
     /// Let the guests use their devices again
     #[arg(long)]
     pub(crate) undo: bool,
@@ -148,15 +174,13 @@ textfile collector of node_exporter.";
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = STATUS_EXAMPLE)]
 pub(crate) struct VirtioStatusArgs {
-    /// First socket of the process, as given to `millrace virtio run`
-    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
-    pub(crate) socket_path: PathBuf,
-    /// Print JSON
+    #[command(flatten)]
+    pub(crate) socket: VirtioSocketArg,
+    /// Print JSON (schema: share/doc/millrace/virtio-status.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the counters in the text format of Prometheus
-    #[arg(long, alias = "prometheus", conflicts_with = "json")]
-    pub(crate) metrics: bool,
+    #[command(flatten)]
+    pub(crate) format: MetricsArg,
 }
 
 const THROTTLE_EXAMPLE: &str = "\
@@ -168,16 +192,15 @@ Requests above a limit wait in the ring of the machine; none is dropped.";
 
 /// Change the limits of a running device; a limit that is not named stays
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = THROTTLE_EXAMPLE)]
+#[command(
+    after_long_help = THROTTLE_EXAMPLE,
+    mut_arg("ops", |ops| ops.required_unless_present("bps"))
+)]
 pub(crate) struct VirtioThrottleArgs {
     #[command(flatten)]
     pub(crate) sockets: VirtioSocketArgs,
-    /// Requests per second, or none
-    #[arg(long, alias = "throttle-ops", value_name = "PER_SECOND", value_parser = limit, required_unless_present = "bps", help_heading = LIMITS)]
-    pub(crate) ops: Option<Limit>,
-    /// Bytes per second, or none
-    #[arg(long, alias = "throttle-bps", value_name = "PER_SECOND", value_parser = limit, help_heading = LIMITS)]
-    pub(crate) bps: Option<Limit>,
+    #[command(flatten)]
+    pub(crate) limits: VirtioLimitArgs,
 }
 
 fn limit(text: &str) -> Result<Limit, String> {
@@ -185,7 +208,8 @@ fn limit(text: &str) -> Result<Limit, String> {
         return Ok(Limit::None);
     }
     let rate = text.parse().ok().filter(|rate| (1..=MAX_RATE).contains(rate));
-    rate.map(Limit::PerSecond).ok_or_else(|| format!("a number from 1 to {MAX_RATE}, or none"))
+    rate.map(Limit::PerSecond)
+        .ok_or_else(|| format!("expected a number from 1 to {MAX_RATE}, or none"))
 }
 
 /// A virtual machine monitor, or what manages it.
@@ -208,10 +232,8 @@ pub(crate) struct VirtioRecipeArgs {
     /// The monitor
     #[arg(value_enum)]
     pub(crate) monitor: Monitor,
-    /// Socket of the machine's device
-    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
-    pub(crate) socket_path: PathBuf,
-    /// Data queues of the device, as given to `millrace virtio run`
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
-    pub(crate) data_queues: u16,
+    #[command(flatten)]
+    pub(crate) socket: VirtioSocketArg,
+    #[command(flatten)]
+    pub(crate) queues: DataQueuesArg,
 }

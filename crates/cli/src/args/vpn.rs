@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use millrace_bench::cli::VpnArgs;
 use millrace_vpn::link::Side;
 
-use super::{time, time_within};
+use super::{interval, time_within};
 
 /// Bound on `--confirm-within`: a day.
 const LONGEST_TRIAL: Duration = Duration::from_secs(86_400);
@@ -41,7 +41,7 @@ pub(crate) enum VpnCommand {
 /// Folders of links; both differ where two ends share a machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct VpnFoldersArgs {
-    /// Folder of processes and status [default: /run/millrace/vpn]
+    /// Folder of each link's status, log and locks [default: /run/millrace/vpn]
     #[arg(hide_short_help = true, long, value_name = "DIR")]
     pub(crate) run: Option<PathBuf>,
     /// Folder of configurations and their history [default: /var/lib/millrace/vpn]
@@ -72,7 +72,7 @@ impl From<EndName> for Side {
 pub(crate) struct VpnLinkArgs {
     /// The declaration of the link
     pub(crate) link: PathBuf,
-    /// The end that this host is [default: the one whose address it has]
+    /// End of the link to configure [default: the one whose address this host has]
     #[arg(long, value_name = "END", value_enum)]
     pub(crate) end: Option<EndName>,
     #[command(flatten)]
@@ -132,10 +132,10 @@ pub(crate) struct VpnUpArgs {
     /// Go back to the former configuration unless the other end is reached in time
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TRIAL))]
     pub(crate) confirm_within: Option<Duration>,
-    /// Also replace generated files that were edited; a copy is kept
+    /// Also replace files that were edited or are not generated; a copy is kept
     #[arg(hide_short_help = true, long)]
     pub(crate) force: bool,
-    /// Return at once instead of waiting for the first member
+    /// Return at once, without waiting for the members
     #[arg(hide_short_help = true, long)]
     pub(crate) no_wait: bool,
 }
@@ -143,9 +143,9 @@ pub(crate) struct VpnUpArgs {
 const BENCH_EXAMPLE: &str = "\
 Examples:
   millrace vpn bench
-  millrace vpn bench --case one,two-pinned,one-tuned --rounds 5
+  millrace vpn bench --cases one,two-pinned,one-tuned --rounds 5
   millrace vpn bench --json > vpn.json
-  millrace vpn bench --case one --libcrypto /opt/openssl/lib
+  millrace vpn bench --cases one --libcrypto /opt/openssl/lib
   millrace vpn bench --choose link.toml
   millrace vpn bench --choose link.toml --other choice-of-a.json
 
@@ -172,7 +172,7 @@ pub(crate) struct VpnBenchArgs {
     ///
     /// The link has engine = "auto". Each candidate that this host can run is
     /// measured; `millrace vpn plan` shows the choice, and `up` follows it.
-    #[arg(long, value_name = "LINK.TOML", conflicts_with_all = ["list", "case", "svg", "no_loss", "config", "libcrypto", "require"])]
+    #[arg(long, value_name = "LINK", conflicts_with_all = ["list", "cases", "svg", "no_loss", "config", "libcrypto", "require"])]
     pub(crate) choose: Option<PathBuf>,
     /// The other end's choice.json
     #[arg(long, value_name = "FILE", requires = "choose")]
@@ -198,15 +198,20 @@ pub(crate) struct VpnStatusArgs {
 
 /// Show the members of a link again and again
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  millrace vpn watch branch")]
+#[command(
+    after_long_help = "Examples:\n  millrace vpn watch branch\n  millrace vpn watch branch --json | jq .state"
+)]
 pub(crate) struct VpnWatchArgs {
     #[command(flatten)]
     pub(crate) link: VpnNameArgs,
-    /// Time between two tables: 500ms, 30s, 5m
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
+    /// Print one JSON object per line (schema: share/doc/millrace/vpn-status.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Time between two readings
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
-    /// End after this many tables
-    #[arg(long, value_name = "N")]
+    /// End after this number of readings [default: never]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }
 
@@ -215,15 +220,15 @@ pub(crate) struct VpnWatchArgs {
 /// Traffic leaves a member before its process ends, and the next one waits
 /// until it is back. For a new OpenVPN or strongSwan, new certificates or keys.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  millrace vpn restart branch --member 1")]
+#[command(after_long_help = "Example:\n  millrace vpn restart branch --members 1")]
 pub(crate) struct VpnRestartArgs {
     #[command(flatten)]
     pub(crate) link: VpnNameArgs,
     /// Members, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) member: Vec<u16>,
-    /// Do not wait until all are back
-    #[arg(long)]
+    pub(crate) members: Vec<u16>,
+    /// Return at once, without waiting for the members
+    #[arg(hide_short_help = true, long)]
     pub(crate) no_wait: bool,
 }
 
@@ -330,10 +335,10 @@ Examples:
 pub(crate) struct VpnExportArgs {
     /// The declaration of the link
     pub(crate) link: PathBuf,
-    /// The end of the link that the router is
+    /// End of the link to configure
     #[arg(long, value_name = "END", value_enum)]
     pub(crate) end: EndName,
-    /// Commands of VyOS, or a swanctl.conf
+    /// Format of the configuration
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) format: VpnFormat,
 }

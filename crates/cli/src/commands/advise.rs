@@ -9,14 +9,15 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use millrace_bench::cli::last_local_run;
-use millrace_hostfs::Root;
 use millrace_inspect::advise::handshakes::{self, HandshakeRun};
 use millrace_inspect::advise::sizes::{self, Sizes};
 use millrace_inspect::advise::{Advice, AdviceFormat, AdviseRequest, advise, software};
 use millrace_inspect::report::Report;
 
 use crate::args::AdviseArgs;
+use crate::commands::inspect;
 use crate::exit::{Failure, fail};
 use crate::output;
 use crate::page::{Page, plain};
@@ -28,10 +29,10 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
         goal: args.goal,
         packet_bytes: args.packet,
         format: format(args)?,
-        sizes: args.sizes.as_deref().map(saved_sizes).transpose()?,
+        sizes: args.sizes_run.as_deref().map(saved_sizes).transpose()?,
         handshakes: saved_handshakes(args)?,
     };
-    let root = Root::open(&args.root).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let root = inspect::open(&args.tree)?;
     let advice = while_doing("examining", || {
         advise(&Report::of(&root), &software::section(&root), &request)
     });
@@ -48,20 +49,26 @@ fn format(args: &AdviseArgs) -> Result<AdviceFormat> {
     if formats.contains(&wanted) {
         return Ok(wanted);
     }
-    let message = "the subject cannot be written in that format: ipsec takes swanctl or vyos, openvpn takes \
-                   openvpn or vyos, tls takes nginx or haproxy";
+    let known: Vec<String> = formats.iter().filter_map(value_name).collect();
+    let subject = value_name(&args.subject).unwrap_or_default();
+    let message = format!("{subject} takes --format {}", known.join(" or "));
     Err(fail(Failure::Usage, message))
+}
+
+/// The name of a value on the command line.
+fn value_name(value: &impl ValueEnum) -> Option<String> {
+    Some(value.to_possible_value()?.get_name().to_owned())
 }
 
 /// The run that was named, or this user's last one, where this machine is examined.
 fn saved_handshakes(args: &AdviseArgs) -> Result<Option<HandshakeRun>> {
     const SAVE: &str = "`millrace bench tls --local --output FILE`";
     let parse = |bytes: &[u8]| HandshakeRun::parse(bytes);
-    if let Some(path) = &args.handshakes {
+    if let Some(path) = &args.handshakes_run {
         return saved(path, handshakes::MAX_BYTES, SAVE, parse).map(Some);
     }
     // The last run may be of another version, or absent: then there is no figure.
-    let last = last_local_run().filter(|_| args.root == Path::new("/"));
+    let last = last_local_run().filter(|_| args.tree.root == Path::new("/"));
     Ok(last.and_then(|path| saved(&path, handshakes::MAX_BYTES, SAVE, parse).ok()))
 }
 

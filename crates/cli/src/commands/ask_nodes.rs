@@ -33,7 +33,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{ContextCode, Failure, fail};
+use crate::exit::{Failure, fail};
 use crate::output::{self, Table, joined, or};
 
 /// A node answers in milliseconds. The bound is for a heavily loaded machine.
@@ -85,8 +85,12 @@ pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Ve
 pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> {
     let root = Root::open("/")?;
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let pool = ConfiguredPool::read(&root, &file)
-        .or_fail(Failure::Usage, || "no pool is known".to_owned())?;
+    let pool = ConfiguredPool::read(&root, &file).map_err(|error| {
+        let message = format!(
+            "no pool is known: {error}; `millrace gateway nginx --write` makes the file, or name another one"
+        );
+        fail(Failure::Usage, message)
+    })?;
     let own = User {
         uid: geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
@@ -136,28 +140,44 @@ fn serves_all(state: &NodeReport) -> bool {
 
 #[rustfmt::skip]
 fn table(status: &PoolStatus) -> Table {
-    let state = |node: &PoolNode, cell: &dyn Fn(&NodeReport) -> String| or(node.state.as_ref().map(cell), "-");
-    let fault = |node: &PoolNode| or(node.fault.as_ref().map(|fault| fault.kind), "");
-    let draining = |state: &NodeReport| if state.draining { "draining" } else { "ready" };
-    let lacking = |state: &NodeReport| {
-        let lacking = state.keys.iter().filter(|key| key.state != KeyState::Usable);
-        joined(lacking.map(|key| &key.name), "none")
-    };
-    let day = |end: i64| or(u64::try_from(end).ok().map(output::date), "-");
-    let ends = |state: &NodeReport| {
-        let facts = state.certificates.as_ref();
-        let ends = facts.map(|facts| (day(facts.own_expires), day(facts.node_expires)));
-        or(ends.map(|(own, node)| format!("own {own}, node {node}")), "-")
-    };
     Table::of(&status.nodes, &[
         ("node", &|node| node.node.clone()),
-        ("name", &|node| state(node, &|state| state.name.clone())),
-        ("version", &|node| state(node, &|state| or(state.software.as_ref(), "old"))),
-        ("state", &|node| or(node.state.as_ref().map(draining), &fault(node))),
-        (">latency", &|node| state(node, &|state| format!("{} µs", state.latency_us))),
-        ("keys lacking", &|node| state(node, &lacking)),
-        ("certificates end", &|node| state(node, &ends)),
+        ("name", &|node| cell(node, |state| state.name.clone())),
+        ("version", &|node| cell(node, |state| or(state.software.as_ref(), "old"))),
+        ("state", &|node| readiness(node)),
+        (">latency", &|node| cell(node, |state| format!("{} µs", state.latency_us))),
+        ("keys lacking", &|node| cell(node, keys_lacking)),
+        ("certificates end", &|node| cell(node, certificates_end)),
     ])
+}
+
+/// A cell of a node that has answered, `-` of any other one.
+fn cell(node: &PoolNode, said: impl Fn(&NodeReport) -> String) -> String {
+    or(node.state.as_ref().map(said), "-")
+}
+
+fn readiness(node: &PoolNode) -> String {
+    match &node.state {
+        Some(state) if state.draining => "draining".to_owned(),
+        Some(_) => "ready".to_owned(),
+        None => or(node.fault.as_ref().map(|fault| fault.kind), ""),
+    }
+}
+
+fn keys_lacking(state: &NodeReport) -> String {
+    let lacking = state.keys.iter().filter(|key| key.state != KeyState::Usable);
+    joined(lacking.map(|key| &key.name), "none")
+}
+
+fn certificates_end(state: &NodeReport) -> String {
+    let Some(facts) = &state.certificates else {
+        return "-".to_owned();
+    };
+    format!("own {}, node {}", day(facts.own_expires), day(facts.node_expires))
+}
+
+fn day(end: i64) -> String {
+    or(u64::try_from(end).ok().map(output::date), "-")
 }
 
 /// The child: reads an order, takes the place, asks, prints the answers.
@@ -185,7 +205,8 @@ fn take_place(order: &Order) -> io::Result<()> {
         env::set_current_dir("/")?;
     }
     let groups: Vec<Gid> = order.groups.iter().map(|id| Gid::from_raw(*id)).collect();
-    let (uid, gid) = (Uid::from_raw(order.uid), Gid::from_raw(order.gid));
+    let uid = Uid::from_raw(order.uid);
+    let gid = Gid::from_raw(order.gid);
     if geteuid() == uid {
         return Ok(());
     }

@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::CeilingArgs;
+use crate::exit::{Failure, fail};
 use crate::output::{self, Table, TableColumn, or};
 
 /// Default sampling time of processes: 10,000 samples of a busy processor.
@@ -52,13 +53,18 @@ pub(super) struct CeilingReport<'a> {
 }
 
 pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
+    if args.pid.is_empty() && args.command.is_empty() {
+        let message =
+            "name processes with --pid, or a command: millrace inspect ceiling -- COMMAND";
+        return Err(fail(Failure::Usage, message));
+    }
     let samples =
         if args.command.is_empty() { sample_processes(args)? } else { sample_command(args)? };
     if samples.total() == 0 {
         bail!("no samples: the processes used no CPU time during sampling; put load on them");
     }
     let profile = samples.profile(&calibrate(args, &samples));
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot.svg {
         plot::write(&chart(&profile).render()?, path)?;
     }
     if args.json {

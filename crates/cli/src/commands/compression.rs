@@ -45,7 +45,7 @@ pub(crate) fn run(args: &CompressionReportArgs) -> Result<()> {
     if args.json {
         return output::print_json(&servers);
     }
-    if args.metrics {
+    if args.format.metrics {
         return output::print(&metrics(&servers));
     }
     if servers.is_empty() {
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &CompressionReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// The servers of this machine that compress, for the page of `millrace status`; none if none is visible.
+/// The servers of this machine that compress, for the page of `millrace status`. `None` if none is visible.
 pub(super) fn section() -> Option<Table> {
     let servers = servers(Path::new(PROC));
     (!servers.is_empty()).then(|| table(&servers))

@@ -3,6 +3,7 @@
 
 //! `millrace device`: accelerator cards. The crate device plans and applies; this module asks, prints and keeps files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,9 @@ use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs, OnOff};
+use crate::args::{
+    ChangedRootArg, DeviceChangeArgs, DeviceCommand, DeviceReadArgs, DeviceVyosArgs, OnOff,
+};
 use crate::exit::{Failure, exit_with, fail};
 use crate::output::{self, Table, joined, or};
 use crate::page::{Page, plain};
@@ -30,11 +33,13 @@ use crate::progress::while_doing;
 /// The policy below the root.
 const POLICY: &str = "etc/millrace/devices.toml";
 
+const NO_DEVICE: &str = "no QAT device on this machine: `millrace doctor` says if one is hidden";
+
 pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
     let none = DeviceSettings::default;
     match command {
-        DeviceCommand::List(args) => list(&args.tree),
-        DeviceCommand::Show(args) => show(&args.tree, &args.device),
+        DeviceCommand::List(args) => list(&args.read),
+        DeviceCommand::Show(args) => show(&args.read, &args.device),
         DeviceCommand::Enable(args) => {
             let auto_reset = args.auto_reset.map(OnOff::is_on);
             let wanted = DeviceSettings { state: Some(DeviceState::Up), auto_reset, ..none() };
@@ -73,22 +78,30 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
     }
 }
 
-fn open(tree: &DeviceTreeArgs) -> Result<Root> {
+fn open(tree: &ChangedRootArg) -> Result<Root> {
     Root::open(&tree.root).with_context(|| format!("opening {}", tree.root.display()))
 }
 
-fn observe(tree: &DeviceTreeArgs) -> Vec<Observed> {
+fn observe(tree: &ChangedRootArg) -> Vec<Observed> {
     SysfsRoot::new(&tree.root).observe()
 }
 
-fn list(tree: &DeviceTreeArgs) -> Result<()> {
-    open(tree)?;
-    let devices = observe(tree);
-    if tree.json {
+/// The devices of a name, which may be `all`.
+fn found<'a>(devices: &'a [Observed], name: &str) -> Result<Vec<&'a Observed>> {
+    if devices.is_empty() {
+        return Err(fail(Failure::Failed, NO_DEVICE));
+    }
+    find(devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))
+}
+
+fn list(args: &DeviceReadArgs) -> Result<()> {
+    open(&args.tree)?;
+    let devices = observe(&args.tree);
+    if args.json {
         return output::print_json(&devices);
     }
     if devices.is_empty() {
-        eprintln!("no QAT device on this machine: `millrace doctor` says if one is hidden");
+        eprintln!("{NO_DEVICE}");
         return Ok(());
     }
     table(&devices).print()
@@ -96,34 +109,43 @@ fn list(tree: &DeviceTreeArgs) -> Result<()> {
 
 #[rustfmt::skip]
 fn table(devices: &[Observed]) -> Table {
-    let heartbeat = |heartbeat| match heartbeat {
-        FirmwareHeartbeat::Alive => "alive",
-        FirmwareHeartbeat::Silent => "silent",
-    };
-    let state = |up: Option<bool>| or(up.map(|up| if up { "up" } else { "down" }), "?");
-    let functions = |observed: &Observed| {
-        let count = observed.device.functions.map(|functions| format!("{} of {}", functions.enabled, functions.possible));
-        or(count, "?")
-    };
-    let reset = |observed: &Observed| or(observed.device.resets_itself.map(|on| if on { "on" } else { "off" }), "?");
-    let drivers = |observed: &Observed| {
-        let mut names: Vec<&str> = observed.functions.iter().map(|function| function.driver.as_deref().unwrap_or("none")).collect();
-        names.sort_unstable();
-        names.dedup();
-        plain(&joined(names, "-"))
-    };
     Table::of(devices, &[
         ("device", &|observed| plain(&observed.device.address)),
         ("name", &|observed| observed.name()),
         ("model", &|observed| observed.device.model.clone()),
-        ("state", &|observed| state(observed.device.up)),
+        ("state", &|observed| on_or_off(observed.device.up, "up", "down")),
         ("services", &|observed| plain(&observed.device.services.join(";"))),
         ("functions", &|observed| functions(observed)),
         ("driver", &|observed| drivers(observed)),
-        ("heartbeat", &|observed| or(observed.device.heartbeat.map(heartbeat), "?")),
-        ("auto reset", &|observed| reset(observed)),
+        ("heartbeat", &|observed| heartbeat(observed.device.heartbeat).to_owned()),
+        ("auto reset", &|observed| on_or_off(observed.device.resets_itself, "on", "off")),
         ("held by", &|observed| holders(observed.functions.iter())),
     ])
+}
+
+fn on_or_off(state: Option<bool>, on: &str, off: &str) -> String {
+    or(state.map(|is_on| if is_on { on } else { off }), "?")
+}
+
+const fn heartbeat(heartbeat: Option<FirmwareHeartbeat>) -> &'static str {
+    match heartbeat {
+        Some(FirmwareHeartbeat::Alive) => "alive",
+        Some(FirmwareHeartbeat::Silent) => "silent",
+        None => "?",
+    }
+}
+
+fn functions(observed: &Observed) -> String {
+    match observed.device.functions {
+        Some(count) => format!("{} of {}", count.enabled, count.possible),
+        None => "?".to_owned(),
+    }
+}
+
+fn drivers(observed: &Observed) -> String {
+    let drivers = observed.functions.iter().map(|function| function.driver.as_deref());
+    let names: BTreeSet<&str> = drivers.map(|driver| driver.unwrap_or("none")).collect();
+    plain(&joined(names, "-"))
 }
 
 fn holders<'a>(functions: impl Iterator<Item = &'a ObservedFunction>) -> String {
@@ -131,11 +153,11 @@ fn holders<'a>(functions: impl Iterator<Item = &'a ObservedFunction>) -> String 
     plain(&joined(holders.map(|holder| format!("{} ({})", holder.name, holder.pid)), "-"))
 }
 
-fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
-    let root = open(tree)?;
-    let devices = observe(tree);
-    let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
-    if tree.json {
+fn show(args: &DeviceReadArgs, name: &str) -> Result<()> {
+    let root = open(&args.tree)?;
+    let devices = observe(&args.tree);
+    let found = found(&devices, name)?;
+    if args.json {
         return output::print_json(&found);
     }
     let mut page = Page::new();
@@ -176,7 +198,7 @@ fn policy_path(change: &DeviceChangeArgs) -> PathBuf {
     change.policy.clone().unwrap_or_else(|| change.tree.root.join(POLICY))
 }
 
-/// The policy; none if there is no file.
+/// The policy. `None` if there is no file.
 fn read_policy(change: &DeviceChangeArgs) -> Result<Option<DevicePolicy>> {
     let path = policy_path(change);
     let named = || path.display().to_string();
@@ -202,14 +224,14 @@ fn change(
     save: bool,
 ) -> Result<()> {
     let devices = observe(&change.tree);
-    let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let found = found(&devices, name)?;
     let addresses: Vec<String> =
         found.iter().map(|observed| observed.device.address.clone()).collect();
     let planned = plans(change, |observed| {
         addresses.contains(&observed.device.address).then(|| wanted.clone())
     })?;
     perform(change, &planned)?;
-    if save && !change.dry_run {
+    if save && !change.plan.dry_run {
         save_policy(change, name, &addresses, wanted)?;
     }
     Ok(())
@@ -298,20 +320,17 @@ pub(crate) struct DeviceChange<'a> {
 /// Shows the plans, and does them. The state before is kept for `rollback`.
 fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
     if planned.is_empty() {
-        return Err(fail(
-            Failure::Failed,
-            "no QAT device on this machine: `millrace doctor` says if one is hidden",
-        ));
+        return Err(fail(Failure::Failed, NO_DEVICE));
     }
     let commands =
         planned.iter().flat_map(|plan| plan.steps.iter().map(|step| step.command(&plan.device)));
     let commands: Vec<String> = commands.collect();
-    if !change.tree.json {
+    if !change.json {
         commands.iter().try_for_each(|command| output::print(&format!("{}\n", plain(command))))?;
     }
     let ends: Vec<&str> =
         planned.iter().flat_map(|plan| plan.ends.iter().map(String::as_str)).collect();
-    if !ends.is_empty() && !change.force && !change.dry_run {
+    if !ends.is_empty() && !change.force && !change.plan.dry_run {
         let message = format!(
             "this takes virtual functions from programs: {}; end them, or add --force",
             ends.join(", ")
@@ -319,17 +338,17 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         return Err(fail(Failure::Failed, plain(&message)));
     }
     let root = &change.tree.root;
-    if !change.dry_run && !commands.is_empty() {
+    if !change.plan.dry_run && !commands.is_empty() {
         SavedState::of(planned).write(root)?;
     }
-    let (machine, limit) = (SysfsRoot::new(root), change.wait);
-    let outcome =
-        |plan: &DevicePlan| while_doing("changing a card", || apply(&machine, plan, limit));
-    let results: Vec<DeviceChange<'_>> = planned
-        .iter()
-        .map(|plan| DeviceChange { plan, result: (!change.dry_run).then(|| outcome(plan)) })
-        .collect();
-    if change.tree.json {
+    let machine = SysfsRoot::new(root);
+    let mut results = Vec::new();
+    for plan in planned {
+        let result = (!change.plan.dry_run)
+            .then(|| while_doing("changing a card", || apply(&machine, plan, change.wait)));
+        results.push(DeviceChange { plan, result });
+    }
+    if change.json {
         output::print_json(&results)?;
     }
     let mut all_well = true;
@@ -370,7 +389,8 @@ fn rollback(change: &DeviceChangeArgs) -> Result<()> {
 
 fn run_vyos(args: &DeviceVyosArgs) -> Result<()> {
     let change = &args.change;
-    let (root, devices) = (open(&change.tree)?, observe(&change.tree));
+    let root = open(&change.tree)?;
+    let devices = observe(&change.tree);
     let text = match &args.file {
         Some(file) if file == Path::new("-") => io::read_to_string(io::stdin())?,
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,

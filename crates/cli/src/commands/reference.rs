@@ -9,6 +9,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use clap::Arg;
+use millrace_bench::cli::{report_schema, sizes_schema};
 use millrace_device::observe::Observed;
 use millrace_engine::backend::Capability;
 use millrace_gateway::check::{self, pool::PoolStatus};
@@ -34,6 +35,7 @@ use crate::commands::compression::CompressingServer;
 use crate::commands::device::DeviceChange;
 use crate::commands::gateway::WriteResult;
 use crate::commands::key::view::KeyView;
+use crate::commands::virtio::status::VirtioDevice;
 use crate::samples::{self, SampleFile};
 
 pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
@@ -58,6 +60,9 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
         ("compressed.schema.json", schema_of::<Compressed>()),
         ("compression.schema.json", schema_of::<Vec<CompressingServer>>()),
         ("check.schema.json", schema_of::<check::CheckReport>()),
+        ("virtio-status.schema.json", schema_of::<Vec<VirtioDevice>>()),
+        ("bench.schema.json", report_schema()),
+        ("bench-sizes.schema.json", sizes_schema()),
         ("vpn-plan.schema.json", schema_of::<LinkPlan>()),
         ("vpn-status.schema.json", schema_of::<LinkStatus>()),
         ("vpn-choice.schema.json", schema_of::<EngineChoice>()),

@@ -14,7 +14,7 @@ const SPIN: [&str; 4] = ["--", "/bin/sh", "-c", "while :; do :; done"];
 
 /// Whether sampling is forbidden here. If so, checks that the message names the missing permission.
 fn not_permitted(place: &Place) -> bool {
-    let args = [&["inspect", "ceiling", "--seconds", "1"], &SPIN[..]].concat();
+    let args = [&["inspect", "ceiling", "--duration", "1s"], &SPIN[..]].concat();
     let outcome = place.run(&args);
     let refused = outcome.talk.contains("is not permitted");
     if refused {
@@ -31,7 +31,7 @@ fn program_without_cryptography_has_no_gain() {
     }
     let svg = place.path("ceiling.svg");
     let to = svg.to_str().unwrap();
-    let head = ["inspect", "ceiling", "--seconds", "1", "--json", "--svg", to];
+    let head = ["inspect", "ceiling", "--duration", "1s", "--json", "--svg", to];
     let outcome = place.run(&[&head[..], &SPIN[..]].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
     assert_eq!(report["report"], "ceiling");
@@ -50,7 +50,7 @@ fn table_has_an_interpretation_below() {
     if not_permitted(&place) {
         millrace_testkit::skip!("sampling is not permitted");
     }
-    let head = ["inspect", "ceiling", "--seconds", "1", "--functions", "--rate", "50"];
+    let head = ["inspect", "ceiling", "--duration", "1s", "--functions", "--rate", "50"];
     let page = place.run(&[&head[..], &SPIN[..]].concat()).done().data.clone();
     for words in ["CLASS", "MS PER REQUEST", "FUNCTION", "application", "1.00x as fast"] {
         assert!(page.contains(words), "{words} is not in\n{page}");
@@ -63,7 +63,7 @@ fn missing_processes_and_programs_are_errors() {
     if not_permitted(&place) {
         millrace_testkit::skip!("sampling is not permitted");
     }
-    let gone = ["inspect", "ceiling", "--pid", "4194300", "--seconds", "1"];
+    let gone = ["inspect", "ceiling", "--pid", "4194300", "--duration", "1s"];
     place.run(&gone).failed(1, &["there is no process 4194300"]);
     place
         .run(&["inspect", "ceiling", "--", "/nonexistent/program"])

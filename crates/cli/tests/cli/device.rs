@@ -84,7 +84,7 @@ fn cards_are_listed_and_shown_as_tables_and_as_json_of_the_schema() {
 #[test]
 fn card_is_planned_changed_saved_applied_and_rolled_back() {
     let machine = Machine::new();
-    let plan = machine.device(&["services", CARD, "asym", "--plan"]);
+    let plan = machine.device(&["services", CARD, "asym", "--dry-run"]);
     let steps = ["down > ", "'asym' > ", "up > "];
     let lines: Vec<&str> = plan.done().data.lines().collect();
     assert_eq!(lines.len(), steps.len(), "{lines:?}");

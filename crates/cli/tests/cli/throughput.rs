@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::schema::assert_valid;
 use crate::support::{Place, SOON};
 
 #[test]
@@ -18,15 +19,15 @@ fn bench_crypto_measures_checks_and_draws() {
     let outcome = place.run(&[
         "bench",
         "crypto",
-        "--operation",
+        "--operations",
         "rsa-pkcs1-sign,ecdh-derive",
-        "--key",
+        "--keys",
         "rsa-2048,p-256",
         "--rounds",
         "1",
-        "--seconds",
+        "--duration",
         "0.01",
-        "--load",
+        "--loads",
         "50",
         "--workers",
         "1",
@@ -36,6 +37,7 @@ fn bench_crypto_measures_checks_and_draws() {
     ]);
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
     assert_eq!(report["benchmark"], "crypto");
+    assert_valid(&outcome.data, "bench");
     let rates = report["rates"].as_array().unwrap();
     assert_eq!(rates.len(), 2);
     for measured in rates {
@@ -65,8 +67,8 @@ fn bench_crypto_measures_checks_and_draws() {
 #[test]
 fn bench_pool_compares_node_and_library_with_every_worker_count() {
     let place = Place::new();
-    let pool = ["bench", "pool", "--operation", "ecdsa-sign", "--rounds", "1"];
-    let short = ["--seconds", "0.1", "--depth", "4", "--workers", "1,2", "--json"];
+    let pool = ["bench", "pool", "--operations", "ecdsa-sign", "--rounds", "1"];
+    let short = ["--duration", "0.1", "--depths", "4", "--workers", "1,2", "--json"];
     let outcome = place.run(&[&pool[..], &short].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
     let round = &report["operations"][0]["rounds"][0];
@@ -90,7 +92,7 @@ fn bench_pool_compares_node_and_library_with_every_worker_count() {
 #[test]
 fn bench_pool_measures_a_victim_under_a_flood() {
     let place = Place::new();
-    let fairness = ["bench", "pool", "--fairness", "--rounds", "1", "--seconds", "1"];
+    let fairness = ["bench", "pool", "--fairness", "--rounds", "1", "--duration", "1"];
     let flood = ["--flood-connections", "2", "--flood-jobs", "8", "--workers", "1", "--json"];
     let outcome = place.run(&[&fairness[..], &flood].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
@@ -104,15 +106,22 @@ fn bench_pool_measures_a_victim_under_a_flood() {
 }
 
 #[test]
+fn bench_sizes_prints_published_figures_as_json() {
+    let printed = Place::new().run(&["bench", "sizes", "--reference", "--json"]);
+    let rows: Value = serde_json::from_str(&printed.done().data).unwrap();
+    assert_eq!(rows[0]["sizes"].as_array().unwrap().len(), 5, "{rows}");
+}
+
+#[test]
 fn bench_crypto_reports_what_it_cannot_measure() {
     let place = Place::new();
-    place.run(&["bench", "crypto", "--operation", "sing"]).failed(2, &["sing", "ecdsa-sign"]);
-    let wrong = place.run(&["bench", "crypto", "--key", "x25519", "--operation", "rsa-raw"]);
+    place.run(&["bench", "crypto", "--operations", "sing"]).failed(2, &["sing", "ecdsa-sign"]);
+    let wrong = place.run(&["bench", "crypto", "--keys", "x25519", "--operations", "rsa-raw"]);
     assert_ne!(wrong.code, 0);
     assert!(wrong.talk.contains("leave out"), "{}", wrong.talk);
-    let none = place.run(&["bench", "crypto", "--backend", "kernel"]);
+    let none = place.run(&["bench", "crypto", "--backends", "kernel"]);
     assert_ne!(none.code, 0);
-    assert!(none.talk.contains("--backend kernel"), "{}", none.talk);
+    assert!(none.talk.contains("--backends kernel"), "{}", none.talk);
 }
 
 /// The processors of each worker of a process.

@@ -70,7 +70,7 @@ pub(super) fn run(args: &TlsArgs) -> Result<(), BenchError> {
     let plan = LocalPlan::new(args)?;
     cores::pin(plan.load_core)?;
     let report = measure(plan)?;
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot.svg {
         plot::write(&tables::plot(&report)?, path)?;
     }
     let text = if args.demo { tables::demonstration(&report) } else { tables::render(&report) };

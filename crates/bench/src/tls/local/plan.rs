@@ -102,7 +102,7 @@ impl LocalPlan {
         let (rounds, seconds) = if args.demo { (6, 0.25) } else { (12, 0.5) };
         let seconds = args.seconds.unwrap_or(seconds);
         check_seconds(seconds, &MEASUREMENT)?;
-        let (gateway_core, load_core) = cores::two(args.gateway_core, args.load_core)?;
+        let (gateway_core, load_core) = cores::two(args.gateway_core, args.load.load_core)?;
         let preload = args.preload.clone().or_else(find_preload);
         let preload = preload.ok_or_else(|| {
             let remedy = "run `make build`, or name it with --preload";
@@ -116,7 +116,7 @@ impl LocalPlan {
             .map(str::to_owned)
             .collect();
         let openssl = first_line("openssl", program(&under, "openssl")?.arg("version"));
-        let servers = match &*args.server {
+        let servers = match &*args.servers {
             [] => vec![TlsServer::Nginx],
             servers => unique(servers),
         };
@@ -185,11 +185,11 @@ fn has_ml_kem(openssl: &str) -> bool {
 
 /// Every server that is measured. Those that are compared with each other stand together.
 fn cells(args: &TlsArgs, servers: &[TlsServer], has_hybrid: bool) -> Vec<LocalCell> {
-    let keys = match &*args.key {
+    let keys = match &*args.keys {
         [] => vec![BenchKey::P256],
         keys => unique(keys),
     };
-    let groups = unique(&args.group);
+    let groups = unique(&args.groups);
     let threads = unique(&args.threads);
     let mut cells = Vec::new();
     for &server in servers {
@@ -230,7 +230,7 @@ mod tests {
     fn names(typed: &[&str], has_hybrid: bool) -> Vec<String> {
         let args = TlsArgs::typed(&[&["--local"][..], typed].concat()).expect("arguments");
         let servers =
-            if args.server.is_empty() { vec![TlsServer::Nginx] } else { args.server.clone() };
+            if args.servers.is_empty() { vec![TlsServer::Nginx] } else { args.servers.clone() };
         let cells = cells(&args, &servers, has_hybrid);
         cells.iter().map(LocalCell::to_string).collect()
     }
@@ -245,24 +245,24 @@ mod tests {
         assert_eq!(names(&["--tickets", "2"], false), expected);
         assert_eq!(names(&[], false).len(), 5, "one ticket beside two");
         assert_eq!(
-            names(&["--tickets", "2", "--group", "x25519mlkem768"], false),
+            names(&["--tickets", "2", "--groups", "x25519mlkem768"], false),
             [expected[0], expected[2]]
         );
-        let new = names(&["--tickets", "2", "--group", "x25519mlkem768"], true);
+        let new = names(&["--tickets", "2", "--groups", "x25519mlkem768"], true);
         assert_eq!(new, ["nginx, p-256, X25519MLKEM768, stock", expected[2]]);
     }
 
     #[test]
     fn every_row_of_the_promised_numbers_has_its_servers() {
         let typed = [
-            "--server",
+            "--servers",
             "haproxy",
             "--threads",
             "1,2",
-            "--group",
+            "--groups",
             "x25519",
             "--with-pool",
-            "--key",
+            "--keys",
             "rsa-2048",
         ];
         let found = names(&typed, false);
@@ -283,17 +283,16 @@ mod tests {
     #[test]
     fn options_of_the_other_benchmark_are_refused() {
         for words in [
-            &["--tls", "1.3"][..],
-            &["--mode", "local"],
-            &["--part", "short"],
+            &["--versions", "1.3"][..],
+            &["--modes", "local"],
+            &["--parts", "short"],
             &["--profile"],
             &["--delay", "5ms"],
-            &["--latency", "5"],
         ] {
             assert!(TlsArgs::typed(&[&["--local"][..], words].concat()).is_err(), "{words:?}");
         }
         for words in [
-            &["--group", "x25519"][..],
+            &["--groups", "x25519"][..],
             &["--threads", "2"],
             &["--tickets", "1"],
             &["--under", "x"],

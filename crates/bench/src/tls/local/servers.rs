@@ -43,7 +43,7 @@ impl OpensslConfig {
         let mut command = Command::new(this);
         command.args(["gateway", "openssl", "--local"]);
         if let Some(module) = &plan.provider {
-            command.arg("--module").arg(module);
+            command.arg("--provider").arg(module);
         }
         Ok(Self {
             generated: output_of("millrace gateway openssl --local", &mut command)?,

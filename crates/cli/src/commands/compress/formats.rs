@@ -11,8 +11,10 @@ use millrace_deflate::libdeflate::{Decompressor, Libdeflate, MAX_LEVEL, crc32};
 
 use crate::args::CompressFormat;
 
-/// Brotli's highest level and its window for files of up to 16 MiB.
+/// Brotli's highest level.
 const BROTLI_LEVEL: i32 = 11;
+
+/// Brotli's largest window that every browser takes, as a power of two: 16 MiB (RFC 7932).
 const BROTLI_WINDOW: i32 = 24;
 
 /// The highest level of Zstandard whose window every reader accepts: browsers allow 8 MiB (RFC 9659).

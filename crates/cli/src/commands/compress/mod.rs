@@ -51,8 +51,15 @@ pub(crate) struct Compressed {
 }
 
 pub(crate) fn run(args: &CompressArgs) -> Result<()> {
-    if !args.dir.is_dir() {
-        return Err(fail(Failure::Usage, format!("{} is not a folder", args.dir.display())));
+    let dir = args.dir.display();
+    let problem = match fs::metadata(&args.dir) {
+        Ok(data) if data.is_dir() => None,
+        Ok(_) => Some("it is no folder".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(problem) = problem {
+        let message = format!("{dir}: {problem}; name the folder of a site");
+        return Err(fail(Failure::Usage, message));
     }
     let mut known = BTreeSet::new();
     loop {
@@ -76,7 +83,7 @@ pub(crate) fn run(args: &CompressArgs) -> Result<()> {
 
 /// The original has gone: its compressed forms would still be served.
 fn forget(original: &Path, args: &CompressArgs) {
-    for format in &args.format {
+    for format in &args.formats {
         // It may have been written by no run of this command, or be gone already.
         drop(fs::remove_file(formats::beside(original, *format)));
     }
@@ -89,7 +96,7 @@ fn report(done: &Compressed, args: &CompressArgs) -> Result<()> {
     for failure in &done.failures {
         eprintln!("millrace: {failure}");
     }
-    let verb = if args.dry_run { "would be written" } else { "written" };
+    let verb = if args.plan.dry_run { "would be written" } else { "written" };
     output::print(&format!(
         "{} files: {} {verb} ({:.1} MB from {:.1} MB), {} fresh, {} not smaller\n",
         done.files,
@@ -138,7 +145,7 @@ impl Found {
                 Ok(data) if data.is_file() => {
                     let ending = path.extension().and_then(|ending| ending.to_str());
                     let wanted = ending.is_some_and(|ending| {
-                        args.ending.iter().any(|compressible| compressible == ending)
+                        args.endings.iter().any(|compressible| compressible == ending)
                     });
                     if wanted && (args.min_length..=MAX_LENGTH).contains(&data.len()) {
                         self.files.push(path);
@@ -152,11 +159,10 @@ impl Found {
 }
 
 fn compress(Found { files, failures }: Found, args: &CompressArgs) -> Compressed {
-    let threads = args.threads.map(usize::from);
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let threads = threads.unwrap_or(cores).min(files.len().max(1));
-    let (next, total) =
-        (AtomicUsize::new(0), Mutex::new(Compressed { failures, ..Compressed::default() }));
+    let threads = args.threads.map_or(cores, usize::from).min(files.len().max(1));
+    let next = AtomicUsize::new(0);
+    let total = Mutex::new(Compressed { failures, ..Compressed::default() });
     // Indicatif draws nothing where standard error is no terminal.
     let bar = if args.watch { ProgressBar::hidden() } else { ProgressBar::new(files.len() as u64) };
     let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
@@ -198,7 +204,7 @@ fn all_formats(path: &Path, args: &CompressArgs, done: &mut Compressed) -> Resul
     let data = fs::metadata(path).context("looking at it")?;
     let changed = data.modified().context("its time")?;
     let mut original = None;
-    for format in &args.format {
+    for format in &args.formats {
         let target = formats::beside(path, *format);
         if fs::metadata(&target).and_then(|target| target.modified()).ok() == Some(changed) {
             done.fresh += 1;
@@ -211,7 +217,7 @@ fn all_formats(path: &Path, args: &CompressArgs, done: &mut Compressed) -> Resul
         let packed = formats::pack(*format, original)?;
         if packed.len() >= original.len() {
             done.not_smaller += 1;
-            if !args.dry_run {
+            if !args.plan.dry_run {
                 // An older form of it would be served in its place.
                 drop(fs::remove_file(&target));
             }
@@ -220,7 +226,7 @@ fn all_formats(path: &Path, args: &CompressArgs, done: &mut Compressed) -> Resul
         done.written += 1;
         done.in_bytes += original.len() as u64;
         done.out_bytes += packed.len() as u64;
-        if !args.dry_run {
+        if !args.plan.dry_run {
             put(&target, &packed, &data)?;
             // The original may have changed while it was read.
             if fs::metadata(path).and_then(|data| data.modified()).ok() != Some(changed) {

@@ -6,11 +6,11 @@
 mod page;
 
 use anyhow::Result;
-use millrace_hostfs::Root;
 use millrace_inspect::doctor::{self, CHECKS, Check, Diagnosis, Severity, diagnose};
 use serde_json::json;
 
 use crate::args::DoctorArgs;
+use crate::commands::inspect;
 use crate::exit::{self, Failure, fail};
 use crate::output::{self, Table};
 use crate::progress::while_doing;
@@ -54,9 +54,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
 
 fn diagnosis(args: &DoctorArgs) -> Result<Diagnosis> {
     let selection = &args.selection;
-    let usage = |message: String| fail(Failure::Usage, message);
-    let wanted = doctor::select(&selection.only).map_err(|error| usage(error.to_string()))?;
-    let root = Root::open(&selection.root).map_err(|error| usage(error.to_string()))?;
+    let wanted =
+        doctor::select(&selection.only).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let root = inspect::open(&selection.tree)?;
     let mut diagnosis = while_doing("examining", || diagnose(&root, wanted));
     diagnosis.findings.retain(|found| found.severity <= selection.severity);
     Ok(diagnosis)

@@ -26,7 +26,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         server: args.server,
         pid: args.pid,
         connect: args.connect.clone(),
-        server_name: args.server_name.clone(),
+        server_name: args.sni.clone(),
         config: args.server_config.clone(),
         openssl_conf: args.openssl_conf.clone(),
         handshakes: args.handshakes as usize,

@@ -96,7 +96,7 @@ fn settings(args: &GatewayArgs) -> Result<RecipeSettings> {
         nodes.push(format!("unix:{}", socket.display()));
     }
     let over_tcp = nodes.iter().any(|node| node.starts_with("tcp:"));
-    let module = match &args.module {
+    let module = match &args.provider {
         Some(path) => absolute(path),
         // What is removed is found by the paths of the files, also after the module is gone.
         None if args.remove => {
@@ -118,8 +118,8 @@ fn settings(args: &GatewayArgs) -> Result<RecipeSettings> {
         module,
         preload,
         compression: compression_library(args)?,
-        mode: args.provider.mode.unwrap_or_default(),
-        provider: args.provider.keys(),
+        mode: args.settings.mode.unwrap_or_default(),
+        provider: args.settings.keys(),
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
         systemd: uses_systemd(args),
@@ -141,7 +141,7 @@ fn local_settings(args: &GatewayArgs) -> Result<LocalSettings> {
 
 /// Removes the generated files of a plan.
 fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
-    let removed = write::remove(plan, &args.root)?;
+    let removed = write::remove(plan, &args.tree.root)?;
     if args.json {
         return output::print_json(&removed);
     }
@@ -153,10 +153,11 @@ fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
         text.push_str(&format!("edited, stays  {}\n", path.display()));
     }
     for file in &removed.used {
-        let (path, by) = (file.path.display(), file.by.display());
+        let path = file.path.display();
+        let by = file.by.display();
         text.push_str(&format!("in use, stays  {path}: {by} names it\n"));
     }
-    let missing = write::missing_snippets(plan, &args.root);
+    let missing = write::missing_snippets(plan, &args.tree.root);
     let is_there = |snippet: &&Snippet| !missing.iter().any(|other| other.marker == snippet.marker);
     for snippet in plan.snippets.iter().filter(is_there) {
         let path = snippet.path.display();
@@ -168,7 +169,7 @@ fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
 
 /// Whether systemd starts the services. Below another root is a machine that is not running.
 fn uses_systemd(args: &GatewayArgs) -> bool {
-    args.root != Path::new("/") || Path::new(systemd::BOOTED).exists()
+    args.tree.root != Path::new("/") || Path::new(systemd::BOOTED).exists()
 }
 
 /// The library that compresses, if it is asked for.
@@ -214,7 +215,7 @@ fn find_library(names: &[&str]) -> Option<PathBuf> {
 
 fn no_module() -> anyhow::Error {
     let message = format!(
-        "no provider module ({}) near this binary: build it (make build), or name it with --module",
+        "no provider module ({}) near this binary: build it (make build), or name it with --provider",
         MODULE_NAMES.join(" or ")
     );
     fail(Failure::Failed, message)
@@ -234,30 +235,30 @@ pub(super) struct WriteResult<'a> {
 
 fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     certificates_are_there(args)?;
-    let changes = write::compare(plan, &args.root)?;
+    let changes = write::compare(plan, &args.tree.root)?;
     // Printed before the write, which may fail.
     if !args.json {
         output::print(&show(&changes.files))?;
     }
     let nothing = changes.is_empty();
-    let written = if args.dry_run {
+    let written = if args.plan.dry_run {
         Written { files: changes.files, ..Written::default() }
     } else {
         let work = || changes.apply(EditedFiles::with_force(args.force));
         progress::while_doing("testing the configuration", work)
             .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
     };
-    let missing = write::missing_snippets(plan, &args.root);
+    let missing = write::missing_snippets(plan, &args.tree.root);
     if args.json {
         return output::print_json(&WriteResult {
-            dry_run: args.dry_run,
+            dry_run: args.plan.dry_run,
             written: &written,
             missing,
         });
     }
     if nothing {
         eprintln!("nothing to do: all files are in place");
-    } else if args.dry_run {
+    } else if args.plan.dry_run {
         eprintln!("nothing was written: --write without --dry-run makes these changes");
     }
     for copy in &written.saved {
@@ -278,7 +279,7 @@ fn certificates_are_there(args: &GatewayArgs) -> Result<()> {
         return Ok(());
     }
     for file in ["ca.pem", "cert.pem", "key.pem"] {
-        let path = below(&args.root, &args.certs.join(file));
+        let path = below(&args.tree.root, &args.certs.join(file));
         if !path.is_file() {
             let message = format!(
                 "nothing was written: there is no {}: make the files on a node with `millrace cert client NAME \

@@ -44,7 +44,7 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
 }
 
 fn write(args: &TreeArgs, destination: BufWriter<std::fs::File>) -> Result<Table> {
-    let root = open(args)?.recording();
+    let root = open(&args.examined)?.recording();
     while_doing("examining", || {
         let _report = Report::of(&root);
         // Files that only the doctor reads.

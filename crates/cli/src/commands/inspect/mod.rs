@@ -16,7 +16,7 @@ use millrace_hostfs::{OpenError, Root};
 use millrace_inspect::report::{Report, ReportParts};
 use millrace_inspect::{accelerators, network};
 
-use crate::args::{InspectArgs, InspectCommand, InspectQatArgs, TreeArgs};
+use crate::args::{ExaminedRootArg, InspectArgs, InspectCommand, InspectQatArgs};
 use crate::commands::ceiling;
 use crate::exit::{Failure, fail};
 use crate::output;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
         Some(InspectCommand::Used(args)) => &args.tree,
         None => &args.tree,
     };
-    let root = open(tree)?;
+    let root = open(&tree.examined)?;
     let parts = parts(&root, part);
     if tree.json {
         return output::print_json(&parts);
@@ -87,6 +87,6 @@ fn page(parts: &ReportParts, detail: bool) -> Page {
 }
 
 /// Opens the tree to examine.
-pub(in crate::commands) fn open(args: &TreeArgs) -> Result<Root> {
+pub(in crate::commands) fn open(args: &ExaminedRootArg) -> Result<Root> {
     Root::open(&args.root).map_err(|error: OpenError| fail(Failure::Usage, error.to_string()))
 }

@@ -75,7 +75,8 @@ fn devices(page: &mut Page, qat: &Qat) {
     ]));
     if !functions.is_empty() {
         let bound = functions.iter().filter(|device| device.driver.is_some());
-        let (all, bound) = (functions.len(), bound.count());
+        let all = functions.len();
+        let bound = bound.count();
         page.fact("functions", &format!("{all} virtual, {bound} with a driver"));
     }
     page.remark(

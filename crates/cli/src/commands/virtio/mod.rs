@@ -4,7 +4,7 @@
 //! `millrace virtio`: virtio-crypto devices for virtual machines. `run` is the front process, the hidden `device` the
 //! process with the devices and their engine.
 
-mod status;
+pub(in crate::commands) mod status;
 
 use std::env;
 use std::mem;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use millrace_client::{Pool, PoolConfig, ReportSource, TlsConfig};
+use millrace_client::{Endpoint, Pool, PoolConfig, ReportSource, TlsConfig};
 use millrace_engine::{Engine, EngineConfig};
 use millrace_server::config::{LogFormat, NodeConfig, Pin};
 use millrace_service::Service;
@@ -34,8 +34,8 @@ use millrace_virtio::vhost::{Devices, ListenError, SocketSettings, TargetOpener}
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{
-    Monitor, VirtioCommand, VirtioDrainArgs, VirtioRecipeArgs, VirtioRunArgs, VirtioSocketArgs,
-    VirtioThrottleArgs,
+    Monitor, VirtioCommand, VirtioDrainArgs, VirtioLimitArgs, VirtioRecipeArgs, VirtioRunArgs,
+    VirtioSocketArgs, VirtioThrottleArgs,
 };
 use crate::backends;
 use crate::exit::{ContextCode, Failure, fail};
@@ -65,21 +65,20 @@ pub(crate) fn run(command: &VirtioCommand) -> Result<()> {
 }
 
 fn recipe(args: &VirtioRecipeArgs) -> Result<()> {
-    let VirtioRecipeArgs { monitor, socket_path, data_queues } = args;
-    let print = match monitor {
+    let print = match args.monitor {
         Monitor::Qemu => recipe::qemu,
         Monitor::Libvirt => recipe::libvirt,
         Monitor::CloudHypervisor => recipe::cloud_hypervisor,
     };
-    output::print(&print(socket_path, *data_queues))
+    output::print(&print(&args.socket.socket_path, args.queues.data_queues))
 }
 
 /// The socket with this number.
 fn socket(args: &VirtioSocketArgs, number: u16) -> PathBuf {
     if args.socket_count == 1 {
-        return args.socket_path.clone();
+        return args.first.socket_path.clone();
     }
-    let mut path = args.socket_path.clone().into_os_string();
+    let mut path = args.first.socket_path.clone().into_os_string();
     path.push(number.to_string());
     path.into()
 }
@@ -102,14 +101,20 @@ fn identity(args: &VirtioRunArgs, path: &Path) -> Result<Arc<str>> {
     Ok(identity.into())
 }
 
+const fn limits_change(args: &VirtioLimitArgs) -> LimitsChange {
+    LimitsChange { ops: args.ops, bps: args.bps }
+}
+
 fn settings(args: &VirtioRunArgs) -> Result<Vec<SocketSettings>> {
+    let mut limits = DeviceLimits::default();
+    limits_change(&args.limits).apply(&mut limits);
     let one = |number| {
         let path = socket(&args.sockets, number);
         Ok(SocketSettings {
             identity: identity(args, &path)?,
             path,
-            data_queues: args.data_queues,
-            limits: DeviceLimits { ops: args.throttle_ops, bps: args.throttle_bps },
+            data_queues: args.queues.data_queues,
+            limits,
         })
     };
     (0..args.sockets.socket_count).map(one).collect()
@@ -126,7 +131,7 @@ fn serve(args: &VirtioRunArgs) -> Result<()> {
     };
     let settings = FrontSettings {
         devices: settings(args)?,
-        control: control_socket(&args.sockets.socket_path),
+        control: control_socket(&args.sockets.first.socket_path),
         folder: folder(args),
         program: Box::new(device_program),
     };
@@ -135,7 +140,7 @@ fn serve(args: &VirtioRunArgs) -> Result<()> {
     for socket in front.sockets() {
         eprintln!("  device       {}", socket.display());
     }
-    let control = control_socket(&args.sockets.socket_path);
+    let control = control_socket(&args.sockets.first.socket_path);
     eprintln!("  control      {}", control.display());
     eprintln!("next: millrace virtio recipe qemu; millrace virtio status");
     service_manager::notify(service_manager::READY);
@@ -150,7 +155,7 @@ fn serve(args: &VirtioRunArgs) -> Result<()> {
 
 /// The folder for the sockets between the two processes.
 fn folder(args: &VirtioRunArgs) -> PathBuf {
-    let mut path = args.sockets.socket_path.as_os_str().to_owned();
+    let mut path = args.sockets.first.socket_path.as_os_str().to_owned();
     path.push(".d");
     path.into()
 }
@@ -189,26 +194,18 @@ fn new_program() -> Result<Command> {
 
 /// The nodes that the options name. Their status names the device by its first socket.
 fn nodes(args: &VirtioRunArgs) -> Result<Option<PoolConfig>> {
-    if args.node.is_empty() {
+    if args.pool.is_empty() {
         return Ok(None);
     }
-    let mut endpoints = Vec::new();
-    for endpoint in &args.node {
-        let tls = match (&args.node_ca, &args.node_cert, &args.node_key) {
-            (Some(ca), Some(cert), Some(key)) => Some(TlsConfig {
-                ca: ca.clone(),
-                cert: cert.clone(),
-                key: key.clone(),
-                server_name: None,
-            }),
-            _ => None,
-        };
-        endpoints.push(match tls {
-            Some(tls) => endpoint.clone().with_tls(tls),
-            None => endpoint.clone(),
-        });
-    }
-    let first = args.sockets.socket_path.file_name().unwrap_or_default();
+    let tls = TlsConfig {
+        ca: args.certs.join("ca.pem"),
+        cert: args.certs.join("cert.pem"),
+        key: args.certs.join("key.pem"),
+        server_name: None,
+    };
+    let endpoints: Vec<Endpoint> =
+        args.pool.iter().map(|endpoint| endpoint.clone().with_tls(tls.clone())).collect();
+    let first = args.sockets.first.socket_path.file_name().unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     let agent = format!("millrace-virtio/{version} {}", first.display());
     let config = PoolConfig::new(endpoints).agent(agent);
@@ -349,15 +346,15 @@ fn ask(first: &Path, request: &ControlRequest) -> Result<ControlAnswer> {
 
 fn drain(args: &VirtioDrainArgs) -> Result<()> {
     let request = ControlRequest::Ready { ready: args.undo };
-    ask(&args.socket_path, &request).map(drop)
+    ask(&args.socket.socket_path, &request).map(drop)
 }
 
 fn throttle(args: &VirtioThrottleArgs) -> Result<()> {
-    let change = LimitsChange { ops: args.ops, bps: args.bps };
+    let change = limits_change(&args.limits);
     for number in 0..args.sockets.socket_count {
         let socket = socket(&args.sockets, number);
         let request = ControlRequest::Throttle { socket, change };
-        ask(&args.sockets.socket_path, &request)?;
+        ask(&args.sockets.first.socket_path, &request)?;
     }
     Ok(())
 }

@@ -3,11 +3,14 @@
 
 //! `millrace virtio status`: the devices of a process as a table, JSON, or metrics.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use millrace_virtio::control::{ControlAnswer, ControlRequest};
-use serde_json::{Map, Value};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::args::VirtioStatusArgs;
 use crate::output::{self, Table, joined, or};
@@ -20,92 +23,142 @@ const ASYM: [&str; 4] =
 
 const SYM: [&str; 4] = ["sym-encrypt-ops", "sym-decrypt-ops", "hash-ops", "mac-ops"];
 
+/// A device and its counters.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct VirtioDevice {
+    /// Path by which commands name the device
+    socket: String,
+    /// The name under which the service accounts for it
+    identity: String,
+    /// Whether a monitor is connected
+    connected: bool,
+    /// Seconds since the monitor connected
+    connected_seconds: Option<u64>,
+    /// Connections since the start of the device process
+    connections: u64,
+    /// Requests per second; null without a limit
+    throttle_ops: Option<u64>,
+    /// Bytes per second; null without a limit
+    throttle_bps: Option<u64>,
+    statistics: VirtioStatistics,
+    /// `no-monitor`, `moves-with-the-machine` or `unmigratable`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_state: Option<String>,
+    /// Whether guests shall use the device
+    ready: bool,
+    /// Starts of the device process after the first one
+    restarts: u64,
+    /// Process id of the device process
+    device_process: Option<u32>,
+}
+
+/// The counters of all connections, under the names of QEMU's query-stats.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct VirtioStatistics {
+    /// The operations by what served them
+    served_by: Vec<ServedRow>,
+    #[serde(flatten)]
+    numbers: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct ServedRow {
+    operation: String,
+    /// `local` or `node`
+    place: String,
+    /// `none` where no backend took part
+    backend: String,
+    ops: u64,
+}
+
+impl VirtioDevice {
+    fn number(&self, name: &str) -> u64 {
+        self.statistics.numbers.get(name).copied().unwrap_or(0)
+    }
+
+    fn sum(&self, names: &[&str]) -> u64 {
+        names.iter().map(|name| self.number(name)).sum()
+    }
+
+    /// The operations with what served them: `asym-sign local/simd 12`.
+    fn served(&self) -> String {
+        let rows = self.statistics.served_by.iter();
+        joined(rows.map(ToString::to_string), "")
+    }
+
+    /// JSON strings are label values: the characters that must be escaped are escaped alike.
+    fn labels(&self) -> String {
+        format!("device={},identity={}", json!(self.socket), json!(self.identity))
+    }
+}
+
+impl fmt::Display for ServedRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, place, backend, ops } = self;
+        match backend.as_str() {
+            "none" => write!(f, "{operation} {place} {ops}"),
+            _ => write!(f, "{operation} {place}/{backend} {ops}"),
+        }
+    }
+}
+
 pub(super) fn show(args: &VirtioStatusArgs) -> Result<()> {
-    let ControlAnswer::Devices(devices) = super::ask(&args.socket_path, &ControlRequest::Status)?
-    else {
+    let answer = super::ask(&args.socket.socket_path, &ControlRequest::Status)?;
+    let ControlAnswer::Devices(devices) = answer else {
         bail!("the process did not answer with its devices");
     };
+    let devices: Vec<VirtioDevice> = serde_json::from_value(devices)
+        .context("the answer is not understood: is the process of another version?")?;
     if args.json {
         return output::print_json(&devices);
     }
-    let rows = devices.as_array().map(Vec::as_slice).unwrap_or_default();
-    if args.metrics {
-        return output::print(&metrics(rows));
+    if args.format.metrics {
+        return output::print(&metrics(&devices));
     }
-    let number = |row: &Value, name: &str| row["statistics"][name].as_u64().unwrap_or(0);
-    let sum =
-        |row: &Value, names: &[&str]| -> u64 { names.iter().map(|name| number(row, name)).sum() };
-    let is_connected = |row: &Value| row["connected"] == Value::Bool(true);
     #[rustfmt::skip]
-    let table = Table::of(rows.iter(), &[
-        ("device", &|row| text(&row["socket"])),
-        ("identity", &|row| text(&row["identity"])),
-        ("machine", &|row| or(is_connected(row).then_some("connected"), "-")),
-        (">asym ops", &|row| sum(row, &ASYM).to_string()),
-        (">sym ops", &|row| sum(row, &SYM).to_string()),
-        (">failed", &|row| number(row, "failed").to_string()),
-        (">sessions", &|row| number(row, "sessions").to_string()),
-        (">in flight", &|row| number(row, "in-flight").to_string()),
-        ("served by", &|row| served(row)),
+    let table = Table::of(&devices, &[
+        ("device", &|device| device.socket.clone()),
+        ("identity", &|device| device.identity.clone()),
+        ("machine", &|device| or(device.connected.then_some("connected"), "-")),
+        (">asym ops", &|device| device.sum(&ASYM).to_string()),
+        (">sym ops", &|device| device.sum(&SYM).to_string()),
+        (">failed", &|device| device.number("failed").to_string()),
+        (">sessions", &|device| device.number("sessions").to_string()),
+        (">in flight", &|device| device.number("in-flight").to_string()),
+        ("served by", &|device| device.served()),
     ]);
     table.print()
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn served_by(row: &Value) -> impl Iterator<Item = &Value> {
-    row["statistics"]["served-by"].as_array().into_iter().flatten()
-}
-
-/// The operations with what served them: `asym-sign local/simd 12`.
-fn served(row: &Value) -> String {
-    let rows = served_by(row).map(|served| {
-        let place = match (text(&served["place"]), text(&served["backend"])) {
-            (place, backend) if backend == "none" => place,
-            (place, backend) => format!("{place}/{backend}"),
-        };
-        format!("{} {place} {}", text(&served["operation"]), served["ops"])
-    });
-    joined(rows, "")
-}
-
 /// Every number of every device, in the text format of Prometheus.
-fn metrics(devices: &[Value]) -> String {
+fn metrics(devices: &[VirtioDevice]) -> String {
     let mut text = String::new();
-    let empty = Map::new();
-    let first = devices.first().and_then(|row| row["statistics"].as_object());
-    for (name, _) in first.unwrap_or(&empty).iter().filter(|(_, it)| it.is_u64()) {
-        let is_level = LEVELS.contains(&name.as_str());
-        let (metric, kind) = if is_level {
+    let names = devices.first().into_iter().flat_map(|device| device.statistics.numbers.keys());
+    for name in names {
+        let (metric, kind) = if LEVELS.contains(&name.as_str()) {
             (metric(name), "gauge")
         } else {
             (format!("{}_total", metric(name)), "counter")
         };
         let _ = writeln!(text, "# TYPE {metric} {kind}");
-        for row in devices {
-            let value = row["statistics"][name].as_u64().unwrap_or(0);
-            let _ = writeln!(text, "{metric}{{{}}} {value}", device_labels(row));
+        for device in devices {
+            let _ = writeln!(text, "{metric}{{{}}} {}", device.labels(), device.number(name));
         }
     }
     text.push_str("# TYPE millrace_virtio_connected gauge\n");
-    for row in devices {
-        let connected = u8::from(row["connected"] == Value::Bool(true));
-        let labels = device_labels(row);
-        let _ = writeln!(text, "millrace_virtio_connected{{{labels}}} {connected}");
+    for device in devices {
+        let connected = u8::from(device.connected);
+        let _ = writeln!(text, "millrace_virtio_connected{{{}}} {connected}", device.labels());
     }
     text.push_str("# TYPE millrace_virtio_served_total counter\n");
-    for row in devices {
-        for one in served_by(row) {
+    for device in devices {
+        for ServedRow { operation, place, backend, ops } in &device.statistics.served_by {
+            let labels = device.labels();
             let _ = writeln!(
                 text,
-                "millrace_virtio_served_total{{{},operation={},place={},backend={}}} {}",
-                device_labels(row),
-                one["operation"],
-                one["place"],
-                one["backend"],
-                one["ops"]
+                "millrace_virtio_served_total{{{labels},operation={operation:?},place={place:?},backend={backend:?}}} {ops}",
             );
         }
     }
@@ -116,25 +169,19 @@ fn metric(name: &str) -> String {
     format!("millrace_virtio_{}", name.replace('-', "_"))
 }
 
-/// JSON strings are label values: the characters that must be escaped are escaped alike.
-fn device_labels(row: &Value) -> String {
-    format!("device={},identity={}", row["socket"], row["identity"])
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn metrics_have_the_names_of_query_stats_and_a_row_per_server() {
-        let devices = [json!({
-            "socket": "/run/a\"b.sock", "identity": "vm:a", "connected": true,
-            "statistics": {"asym-sign-ops": 3, "sessions": 2, "served-by": [
+        let device = json!({
+            "socket": "/run/a\"b.sock", "identity": "vm:a", "connected": true, "connections": 1,
+            "ready": true, "restarts": 0, "statistics": {"asym-sign-ops": 3, "sessions": 2, "served-by": [
                 {"operation": "asym-sign", "place": "local", "backend": "simd", "ops": 3},
             ]},
-        })];
+        });
+        let devices = [serde_json::from_value(device).unwrap()];
         let labels = r#"device="/run/a\"b.sock",identity="vm:a""#;
         let expected = format!(
             "# TYPE millrace_virtio_asym_sign_ops_total counter\n\

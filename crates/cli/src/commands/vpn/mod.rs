@@ -204,8 +204,9 @@ fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
 }
 
 fn restart(args: &VpnRestartArgs) -> Result<()> {
-    let VpnRestartArgs { link, member: members, no_wait } = args;
-    let (name, folders) = (&link.name, folders(&link.folders));
+    let VpnRestartArgs { link, members, no_wait } = args;
+    let name = &link.name;
+    let folders = folders(&link.folders);
     let run = folders.run_of(name);
     let pids = |status: &LinkStatus| -> Vec<(u16, Option<u32>)> {
         let chosen = |number: &u16| members.is_empty() || members.contains(number);

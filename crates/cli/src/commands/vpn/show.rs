@@ -15,7 +15,7 @@ use super::folders;
 use crate::args::{VpnHistoryArgs, VpnNameArgs, VpnStatusArgs, VpnWatchArgs};
 use crate::exit::{Failure, fail};
 use crate::output::{self, Table, date, or};
-use crate::screen::Pages;
+use crate::screen::{Pages, Pauses};
 use crate::terminal::{columns, styled};
 
 pub(super) fn status(args: &VpnStatusArgs) -> Result<()> {
@@ -37,7 +37,7 @@ fn read(link: &VpnNameArgs) -> Result<LinkStatus> {
         read_status(&folders.run_of(name)).ok_or_else(|| ApplyError::NotUp(name.clone()))?;
     if !apply::is_supervised(name, &folders) {
         let message = format!(
-            "link {name} has no supervisor; its tunnels run on: millrace vpn up LINK.TOML starts one"
+            "link {name} has no supervisor; its tunnels run on: millrace vpn up LINK starts one"
         );
         return Err(fail(Failure::Failed, message));
     }
@@ -103,6 +103,9 @@ async fn watch_until_asked(args: &VpnWatchArgs) -> Result<()> {
     let log = folders(&args.link.folders).run_of(&args.link.name).join("supervisor.log");
     // Without a link there is nothing to take the terminal over for.
     let mut before = read(&args.link)?;
+    if args.json {
+        return watch_as_json(args).await;
+    }
     let mut pages = Pages::start()?;
     let mut rate = None;
     let mut shown = 0;
@@ -129,7 +132,21 @@ async fn watch_until_asked(args: &VpnWatchArgs) -> Result<()> {
     }
 }
 
-/// Mbit/s that the tunnels received and sent between two statuses; none if the second is not newer, or a tunnel has
+async fn watch_as_json(args: &VpnWatchArgs) -> Result<()> {
+    let mut pauses = Pauses::new()?;
+    let mut shown = 0;
+    loop {
+        let line = serde_json::to_string(&read(&args.link)?).context("composing the JSON")?;
+        output::print(&format!("{line}\n"))?;
+        shown += 1;
+        let enough = args.count.is_some_and(|count| shown >= count);
+        if enough || !pauses.wait(args.interval).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Mbit/s that the tunnels received and sent between two statuses. `None` if the second is not newer, or a tunnel has
 /// begun to count anew.
 fn rates(before: &LinkStatus, after: &LinkStatus) -> Option<(f64, f64)> {
     let ms = after.at_ms.checked_sub(before.at_ms).filter(|ms| *ms > 0)?;

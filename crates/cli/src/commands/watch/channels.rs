@@ -125,7 +125,8 @@ mod tests {
         // A separate process creates it: if this process had opened the file for writing, a fork of another
         // test might have inherited the descriptor, and starting the file would fail with ETXTBSY.
         let script = |name: &str, text: &str| {
-            let (source, path) = (folder.path().join("source"), folder.path().join(name));
+            let source = folder.path().join("source");
+            let path = folder.path().join(name);
             fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
             let installed =
                 Command::new("install").args(["-m", "700"]).args([&source, &path]).status();

@@ -10,13 +10,13 @@ use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use millrace_hostfs::Root;
 use millrace_inspect::doctor::watch::{Alert, CounterRates, Line, Watcher};
 use millrace_inspect::doctor::{self, Observation};
 use millrace_inspect::qat::formats::FirmwareHeartbeat;
 
 use self::channels::send;
 use crate::args::{Channel, WatchArgs};
+use crate::commands::inspect;
 use crate::exit::{Failure, fail};
 use crate::output;
 use crate::page::plain;
@@ -38,9 +38,9 @@ pub(crate) fn run(args: &WatchArgs) -> Result<()> {
 
 async fn watch(args: &WatchArgs) -> Result<()> {
     let selection = &args.selection;
-    let usage = |message: String| fail(Failure::Usage, message);
-    let wanted = doctor::select(&selection.only).map_err(|error| usage(error.to_string()))?;
-    let root = Root::open(&selection.root).map_err(|error| usage(error.to_string()))?;
+    let wanted =
+        doctor::select(&selection.only).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let root = inspect::open(&selection.tree)?;
     let mut pauses = Pauses::new()?;
     let interval = args.interval.unwrap_or(INTERVAL);
     let mut observation = while_doing("reading everything", || Observation::start(&root));
@@ -100,7 +100,8 @@ fn show(rates: CounterRates, as_json: bool) -> Result<()> {
             (_, Some(FirmwareHeartbeat::Silent)) => ", silent",
             _ => "",
         };
-        let (address, open) = (plain(&device.address), device.open);
+        let address = plain(&device.address);
+        let open = device.open;
         parts.push(format!("QAT {address} {requests} requests/s, {open} open{state}"));
     }
     for interface in &rates.interfaces {

@@ -132,7 +132,7 @@ fn tickets_sent(facts: &AdviseFacts, request: &AdviseRequest) -> AdviceChoice {
     };
     let reason = "OpenSSL sends two, and each costs a key derivation, an encryption and a write: 6 % of the CPU \
                   time of a P-256 handshake (measured). A client with one ticket resumes one connection at a time, and gets a \
-                  new ticket with it";
+                  new ticket with it; a stateful ticket names a session in the cache";
     let run = measured(facts, request);
     match run.and_then(|run| run.gain("one-ticket", server(request.format))) {
         Some(MeasuredGain::Less(words) | MeasuredGain::None(words)) => {
@@ -171,7 +171,7 @@ fn handshakes(facts: &AdviseFacts, request: &AdviseRequest) -> AdviceChoice {
             choice(Topic::Handshakes, BY_OPENSSL, reason).with(words)
         }
         None => choice(Topic::Handshakes, value, reason).with(format!(
-            "not measured on this machine: `millrace bench tls --local --server {server}` shows the gain before \
+            "not measured on this machine: `millrace bench tls --local --servers {server}` shows the gain before \
              anything is changed"
         )),
     }
@@ -190,7 +190,11 @@ fn compression() -> AdviceChoice {
 fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, AdviceChoice) {
     let nginx = facts.software.nginx.as_deref();
     let (tickets, value, reason) = if goal == Goal::Security {
-        (false, "by a cache, no tickets", "a stolen ticket key decrypts all sessions that used it")
+        (
+            false,
+            "by a cache; tickets of TLS 1.3 are stateful",
+            "a stolen ticket key decrypts all sessions that used it",
+        )
     } else if since(nginx, [1, 23, 2]) {
         (
             true,
@@ -201,7 +205,7 @@ fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, AdviceChoice) {
     } else {
         (
             false,
-            "by a shared cache, no tickets",
+            "by a shared cache; tickets of TLS 1.3 are stateful",
             "a resumed session costs no private-key operation; nginx before 1.23.2, and HAProxy, keep \
              one ticket key until they restart",
         )

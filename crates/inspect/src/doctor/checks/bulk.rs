@@ -101,7 +101,7 @@ pub(super) fn sizes(facts: &Facts<'_>) -> Option<Finding> {
     let mut current =
         programs.measured.iter().filter(|measured| is_current(facts, measured)).peekable();
     let command =
-        "millrace bench sizes --implementation openssl,af-alg,dev-crypto --save-crossovers";
+        "millrace bench sizes --implementations openssl,af-alg,dev-crypto --save-crossovers";
     if current.peek().is_some() {
         return (!current.any(MeasuredSystem::pays)).then(|| {
             Finding::notice()
