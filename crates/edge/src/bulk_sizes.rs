@@ -39,9 +39,13 @@ impl<'a> BulkSize<'a> {
             // Without a measured size everything would go to the kernel.
             number => Some(number.parse().ok().filter(|least| *least > 0)?),
         };
-        let (system, interface, algorithm) = (system?, interface?, algorithm?);
-        let measured_s = measured?.parse().ok()?;
-        let found = Self { system, interface, algorithm, least, measured_s };
+        let found = Self {
+            system: system?,
+            interface: interface?,
+            algorithm: algorithm?,
+            least,
+            measured_s: measured?.parse().ok()?,
+        };
         columns.next().is_none().then_some(found)
     }
 
@@ -63,8 +67,8 @@ impl std::fmt::Display for BulkSize<'_> {
 /// `/proc/sys/kernel/osrelease`, libcrypto's version with its date, and the start of `/proc/cpuinfo`.
 #[must_use]
 pub fn system(kernel: &str, libcrypto: &str, cpuinfo: &str) -> String {
-    let (kernel, libcrypto, processor) = (kernel.trim(), libcrypto.trim(), processor(cpuinfo));
-    format!("Linux {kernel}; {libcrypto}; {processor}").replace(['\t', '\n'], " ")
+    let processor = processor(cpuinfo);
+    format!("Linux {}; {}; {processor}", kernel.trim(), libcrypto.trim()).replace(['\t', '\n'], " ")
 }
 
 /// Whether a system's name has this kernel and processor, whichever its libcrypto.
@@ -77,11 +81,11 @@ pub fn is_of(system: &str, kernel: &str, cpuinfo: &str) -> bool {
 
 /// The first processor's model: x86 and Arm, MIPS, Arm without names.
 fn processor(cpuinfo: &str) -> &str {
-    let value = |key: &str| {
-        let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-        lines.filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim()).next()
-    };
-    ["model name", "cpu model", "CPU part"].into_iter().find_map(value).unwrap_or("?")
+    let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    ["model name", "cpu model", "CPU part"]
+        .into_iter()
+        .find_map(|key| fields.clone().find(|(name, _)| name.trim() == key))
+        .map_or("?", |(_, value)| value.trim())
 }
 
 #[cfg(test)]

@@ -82,7 +82,8 @@ pub enum ValueForm {
 impl ValueForm {
     /// Reads the columns of a row after the key.
     fn of(mut columns: impl Iterator<Item = &'static str>) -> Option<Self> {
-        let (form, words) = (columns.next()?, columns.next().unwrap_or_default());
+        let form = columns.next()?;
+        let words = columns.next().unwrap_or_default();
         Some(match form {
             "nodes" => Self::Nodes,
             "text" => Self::Text,

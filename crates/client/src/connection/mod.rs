@@ -6,7 +6,7 @@
 //! A connection keeps the handshake, the keys that are open on it, the number of jobs that the node owes, and the
 //! timers for its silence. It does not know the jobs themselves: those are in [`crate::dispatch`].
 
-mod pauses;
+mod refusals;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,12 +19,10 @@ use millrace_wire::{
     VERSION_MAX, VERSION_MIN, Vocabulary, Welcome, accept_version,
 };
 
-pub(crate) use self::pauses::{KeyPause, KeyPauses};
+use self::refusals::REFUSAL_LASTS;
+pub(crate) use self::refusals::{KeyPause, KeyPauses};
 use crate::buffer::OutBuffer;
 use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
-
-/// Time for which a refusal of a key holds. A key that is added to a node is found after that.
-const REFUSAL_LASTS: Duration = Duration::from_secs(5);
 
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -309,10 +309,6 @@ impl Instance {
     pub(super) fn submit(&mut self, level: u8, input: &[u8], end: ChunkEnd) -> Submitted {
         assert!(!self.in_flight && input.len() <= MAX_INPUT_LEN, "one request, that fits");
         self.memory.bytes_mut()[..input.len()].copy_from_slice(input);
-        let meta = |index: usize| {
-            let at = MAX_INPUT_LEN + MAX_OUTPUT_LEN + index * self.meta;
-            self.memory.buffer(at, self.meta).data.cast()
-        };
         let request = self.request.as_ptr();
         // SAFETY: made by `new`; nothing is in flight, so that the library does not use it.
         let fields = unsafe { &mut *request };
@@ -328,7 +324,8 @@ impl Instance {
         for (index, list) in fields.lists.iter_mut().enumerate() {
             // SAFETY: an element of the request's own array.
             list.buffers = unsafe { (&raw mut (*request).pieces).cast::<FlatBuffer>().add(index) };
-            list.meta = meta(index);
+            let meta = MAX_INPUT_LEN + MAX_OUTPUT_LEN + index * self.meta;
+            list.meta = self.memory.buffer(meta, self.meta).data.cast();
         }
         // SAFETY: the request lives until the session has stopped, and its data is in a region. The pointers are
         // made from the allocation, which nothing else refers to while the request is in flight.

@@ -1,12 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Pauses that a node announces: until their end it refuses jobs with a key.
+//! How long a connection asks its node for no key that it has refused, and for no job with a key that it has paused.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::key::KeyId;
+
+/// Time for which a refusal of a key holds. A key that is added to a node is found after that.
+pub(super) const REFUSAL_LASTS: Duration = Duration::from_secs(5);
 
 /// A time in which a node refuses jobs with a key.
 #[derive(Clone, Copy, Debug)]
