@@ -30,6 +30,16 @@ pub enum LibraryError {
     Wrong(&'static str),
 }
 
+impl LibraryError {
+    pub(crate) fn missing(what: impl ToString) -> Self {
+        Self::Missing(what.to_string())
+    }
+
+    pub(crate) fn failed(error: impl ToString) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 /// Why a measurement ended without figures.
 #[derive(Debug, Error)]
 pub enum BenchError {

@@ -24,12 +24,11 @@ pub(crate) fn other_user(path: &Path, plan: &RecipePlan, root: &Path) -> Option<
     let own: Vec<PathBuf> = plan.files.iter().map(|file| below(root, &file.path)).collect();
     let own_environment =
         below(root, &Path::new("/etc/default").join(plan.application.to_string()));
-    let is_others = |file: &PathBuf| !own.contains(file) && *file != own_environment;
     let mut files: Vec<PathBuf> = FOLDERS
         .iter()
         .flat_map(|folder| files_of(&below(root, Path::new(folder))))
         .take(MAX_FILES)
-        .filter(is_others)
+        .filter(|file| !own.contains(file) && *file != own_environment)
         .collect();
     files.sort();
     files.into_iter().find(|file| names(file, path))

@@ -311,8 +311,7 @@ impl FunctionTable {
         for end in self.ends {
             self.starts.entry(end).or_default();
         }
-        let region = |(start, name)| Region { start, name };
-        self.starts.into_iter().map(region).collect()
+        self.starts.into_iter().map(|(start, name)| Region { start, name }).collect()
     }
 }
 

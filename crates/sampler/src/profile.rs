@@ -241,8 +241,7 @@ impl Sorter {
 
 /// Text from a foreign file, safe for a terminal.
 fn plain(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(plain).collect()
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The class of a function without calibration.

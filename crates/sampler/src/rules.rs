@@ -125,10 +125,9 @@ pub(super) fn libcrypto_function_class(name: &str) -> Option<SymbolClass> {
 /// Whether the function names of a program are those of a crypto library: it has AWS-LC, BoringSSL or OpenSSL
 /// linked in.
 pub(super) fn has_crypto_inside(image: &Image) -> bool {
-    let telling = |name: &str| {
+    image.regions().iter().filter_map(|region| region.name.as_deref()).any(|name| {
         name.starts_with("aws_lc_") || matches!(name, "EVP_DigestSign" | "RSA_sign" | "BN_mod_exp")
-    };
-    image.regions().iter().filter_map(|region| region.name.as_deref()).any(telling)
+    })
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ const DOCUMENTS: &str = "/usr/share";
 /// Database of installed packages, one record for each; made into JSON as an API would answer.
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
-/// Bounds on the search, so that a large tree takes seconds: `/usr/share` of a development machine has 8,000 such files,
-/// at most eleven folders deep.
+/// Bounds on the search, so that a large tree takes seconds: `/usr/share` of a development machine has 8,000 such
+/// files, at most eleven folders deep.
 const MAX_FILES: usize = 20_000;
 const MAX_DEPTH: usize = 12;
 

@@ -195,22 +195,18 @@ impl Libcrypto {
     /// # Errors
     /// [`LibraryError::Missing`], also for a key of another length.
     pub(crate) fn cipher(self, name: &str, key: &[u8]) -> Result<PacketCipher, LibraryError> {
-        PacketCipher::new(self.call, name, key).ok_or_else(|| missing(name))
+        PacketCipher::new(self.call, name, key).ok_or_else(|| LibraryError::missing(name))
     }
 
     /// A hash function.
     pub(crate) fn digest(self, name: &str) -> Result<BlockDigest, LibraryError> {
-        BlockDigest::new(self.call, name).ok_or_else(|| missing(name))
+        BlockDigest::new(self.call, name).ok_or_else(|| LibraryError::missing(name))
     }
 
     /// A new key.
     pub(crate) fn key(self, kind: BenchKey) -> Result<KeyPair, LibraryError> {
-        KeyPair::generate(self.call, kind).ok_or_else(|| missing(kind))
+        KeyPair::generate(self.call, kind).ok_or_else(|| LibraryError::missing(kind))
     }
-}
-
-fn missing(what: impl ToString) -> LibraryError {
-    LibraryError::Missing(what.to_string())
 }
 
 /// The result of a call that must not fail.

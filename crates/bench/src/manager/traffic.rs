@@ -182,9 +182,9 @@ fn bytes(endpoint: &str) -> Result<f64, BenchError> {
         Ok(text)
     };
     let text = ask().map_err(BenchError::system("read etcd's counters"))?;
-    let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
     let rows = text.lines().filter(|line| COUNTERS.iter().any(|name| line.starts_with(name)));
-    let values: Vec<f64> = rows.filter_map(value).collect();
+    let values: Vec<f64> =
+        rows.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).collect();
     if values.len() < COUNTERS.len() {
         let text = format!("{endpoint} shows no counters of etcd");
         return Err(BenchError::Setup(text));

@@ -240,8 +240,7 @@ impl Flood {
         });
         // Jobs under way end before the victim is measured alone.
         let deadline = Instant::now() + DEADLINE;
-        let under_way = |count: &AtomicUsize| count.load(Ordering::Acquire) > 0;
-        while self.counts.in_flight.iter().any(under_way) {
+        while self.counts.in_flight.iter().any(|count| count.load(Ordering::Acquire) > 0) {
             if Instant::now() > deadline {
                 return Err(BenchError::Wrong("jobs of the flood never ended".into()));
             }

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::results::{MeasuredSize, SizesReport, number};
+use super::results::{MeasuredPoint, SizesReport, number};
 use crate::stats::Spread;
 use crate::table::table;
 
@@ -42,7 +42,7 @@ pub(crate) fn compare(before: &SizesReport, after: &SizesReport) -> Vec<Compared
     let mut rows = Vec::new();
     for old in &before.measured {
         let new = after.find(&old.algorithm, old.size, &old.implementation);
-        let Some((before_us, after_us)) = old.spread().zip(new.and_then(MeasuredSize::spread))
+        let Some((before_us, after_us)) = old.spread().zip(new.and_then(MeasuredPoint::spread))
         else {
             continue;
         };

@@ -108,7 +108,7 @@ impl SizesReport {
 mod tests {
     use millrace_edge::bulk_sizes::BulkSize;
 
-    use super::super::results::{Described, MeasuredSize};
+    use super::super::results::{Described, MeasuredPoint};
     use super::*;
 
     /// A size, with the times of the kernel and of libcrypto.
@@ -122,7 +122,7 @@ mod tests {
         for (row, points) in rows {
             for (size, kernel, openssl) in points {
                 for (name, micros) in [("openssl", openssl), ("dev-crypto", kernel)] {
-                    report.measured.push(MeasuredSize {
+                    report.measured.push(MeasuredPoint {
                         algorithm: (*row).to_owned(),
                         size: *size,
                         implementation: name.to_owned(),

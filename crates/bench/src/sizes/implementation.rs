@@ -132,7 +132,7 @@ impl OpenLibrary {
                 | SizeRequest::Verify(_)
                 | SizeRequest::Derive(_)
                 | SizeRequest::Encapsulate(_)
-                | SizeRequest::Decapsulate(_) => Err(missing(row.name)),
+                | SizeRequest::Decapsulate(_) => Err(LibraryError::missing(row.name)),
             };
         }
         let plain = |run| Prepared { run, output: None };
@@ -174,18 +174,12 @@ impl OpenLibrary {
         match self.libcrypto {
             Some(lib) => Ok(LibraryKey::OpenSsl(RefCell::new(lib.key(kind)?))),
             // Keys of these types would be the system's OpenSSL's.
-            None if matches!(kind, BenchKey::Dsa2048 | BenchKey::Dh2048) => Err(missing(kind)),
+            None if matches!(kind, BenchKey::Dsa2048 | BenchKey::Dh2048) => {
+                Err(LibraryError::missing(kind))
+            }
             None => Ok(LibraryKey::generate(kind)?.1),
         }
     }
-}
-
-fn failed(error: impl std::fmt::Display) -> LibraryError {
-    LibraryError::Failed(error.to_string())
-}
-
-fn missing(what: impl std::fmt::Display) -> LibraryError {
-    LibraryError::Missing(what.to_string())
 }
 
 fn agreed(good: bool) -> Result<(), LibraryError> {
@@ -271,13 +265,14 @@ fn aws_lc_sealer(name: &str, len: usize) -> Result<Function, LibraryError> {
         "ChaCha20-Poly1305" => &aead::CHACHA20_POLY1305,
         _ => return aws_lc_cbc(name, len),
     };
-    let key = LessSafeKey::new(UnboundKey::new(algorithm, &key(len)).map_err(failed)?);
+    let key =
+        LessSafeKey::new(UnboundKey::new(algorithm, &key(len)).map_err(LibraryError::failed)?);
     let mut nonces = Nonces::default();
     Ok(Box::new(move |packet, output| {
         packet.clone_into(output);
         let [_, _, _, _, nonce @ ..] = nonces.next();
         let nonce = Nonce::assume_unique_for_key(nonce);
-        key.seal_in_place_append_tag(nonce, Aad::empty(), output).map_err(failed)
+        key.seal_in_place_append_tag(nonce, Aad::empty(), output).map_err(LibraryError::failed)
     }))
 }
 
@@ -285,15 +280,15 @@ fn aws_lc_cbc(name: &str, len: usize) -> Result<Function, LibraryError> {
     let algorithm = match name {
         "AES-128-CBC" => &cipher::AES_128,
         "AES-256-CBC" => &cipher::AES_256,
-        _ => return Err(missing(name)),
+        _ => return Err(LibraryError::missing(name)),
     };
-    let key = UnboundCipherKey::new(algorithm, &key(len)).map_err(failed)?;
-    let key = PaddedBlockEncryptingKey::cbc_pkcs7(key).map_err(failed)?;
+    let key = UnboundCipherKey::new(algorithm, &key(len)).map_err(LibraryError::failed)?;
+    let key = PaddedBlockEncryptingKey::cbc_pkcs7(key).map_err(LibraryError::failed)?;
     let mut nonces = Nonces::default();
     Ok(Box::new(move |packet, output| {
         packet.clone_into(output);
         let iv = EncryptionContext::Iv128(FixedLength::from(nonces.next()));
-        key.less_safe_encrypt(output, iv).map(drop).map_err(failed)
+        key.less_safe_encrypt(output, iv).map(drop).map_err(LibraryError::failed)
     }))
 }
 
@@ -302,7 +297,7 @@ fn aws_lc_hasher(name: &str) -> Result<Function, LibraryError> {
         "SHA1" => &digest::SHA1_FOR_LEGACY_USE_ONLY,
         "SHA256" => &digest::SHA256,
         "SHA512" => &digest::SHA512,
-        _ => return Err(missing(name)),
+        _ => return Err(LibraryError::missing(name)),
     };
     Ok(Box::new(move |block, output| {
         digest::digest(algorithm, block).as_ref().clone_into(output);
@@ -311,18 +306,18 @@ fn aws_lc_hasher(name: &str) -> Result<Function, LibraryError> {
 }
 
 fn aws_lc_encapsulation() -> Result<RepeatedOperation, LibraryError> {
-    let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(failed)?;
-    let public = key.encapsulation_key().map_err(failed)?;
-    Ok(Box::new(move || public.encapsulate().map(drop).map_err(failed)))
+    let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(LibraryError::failed)?;
+    let public = key.encapsulation_key().map_err(LibraryError::failed)?;
+    Ok(Box::new(move || public.encapsulate().map(drop).map_err(LibraryError::failed)))
 }
 
 fn aws_lc_decapsulation() -> Result<RepeatedOperation, LibraryError> {
-    let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(failed)?;
-    let public = key.encapsulation_key().map_err(failed)?;
-    let (capsule, secret) = public.encapsulate().map_err(failed)?;
+    let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(LibraryError::failed)?;
+    let public = key.encapsulation_key().map_err(LibraryError::failed)?;
+    let (capsule, secret) = public.encapsulate().map_err(LibraryError::failed)?;
     let capsule = capsule.as_ref().to_vec();
     Ok(Box::new(move || {
-        let found = key.decapsulate(capsule.as_slice().into()).map_err(failed)?;
+        let found = key.decapsulate(capsule.as_slice().into()).map_err(LibraryError::failed)?;
         agreed(found.as_ref() == secret.as_ref())
     }))
 }

@@ -17,12 +17,8 @@ fn algorithm(name: &str) -> Result<BulkAlgorithm, LibraryError> {
         "SHA1" => BulkAlgorithm::Sha1,
         "SHA256" => BulkAlgorithm::Sha256,
         "SHA512" => BulkAlgorithm::Sha512,
-        _ => return Err(LibraryError::Missing(name.to_owned())),
+        _ => return Err(LibraryError::missing(name)),
     })
-}
-
-fn failed(error: impl std::fmt::Display) -> LibraryError {
-    LibraryError::Failed(error.to_string())
 }
 
 /// Seals packets as libcrypto does: CBC with padding, GCM with its tag behind.
@@ -32,14 +28,15 @@ pub(super) fn sealer(
     len: usize,
 ) -> Result<Function, LibraryError> {
     let algorithm = algorithm(name)?;
-    let mut session = BulkSession::open(interface, algorithm, &key(len)).map_err(failed)?;
+    let mut session =
+        BulkSession::open(interface, algorithm, &key(len)).map_err(LibraryError::failed)?;
     let mut nonces = Nonces::default();
     Ok(Box::new(move |packet, output| {
         let nonce = nonces.next();
         if algorithm == BulkAlgorithm::AesGcm {
             let [_, _, _, _, nonce @ ..] = nonce;
             output.resize(packet.len(), 0);
-            let tag = session.seal(&nonce, &[], packet, output).map_err(failed)?;
+            let tag = session.seal(&nonce, &[], packet, output).map_err(LibraryError::failed)?;
             output.extend_from_slice(&tag);
             return Ok(());
         }
@@ -49,7 +46,9 @@ pub(super) fn sealer(
         let byte = missing.to_le_bytes()[0];
         text.resize(padded, if algorithm == BulkAlgorithm::AesCbc { byte } else { 0 });
         output.resize(padded, 0);
-        session.crypt(BulkDirection::Encrypt, &nonce, &text, output).map_err(failed)?;
+        session
+            .crypt(BulkDirection::Encrypt, &nonce, &text, output)
+            .map_err(LibraryError::failed)?;
         if algorithm == BulkAlgorithm::AesCtr {
             output.truncate(packet.len());
         }
@@ -60,7 +59,7 @@ pub(super) fn sealer(
 /// Hashes blocks.
 pub(super) fn hasher(interface: BulkInterface, name: &str) -> Result<Function, LibraryError> {
     let algorithm = algorithm(name)?;
-    let mut session = BulkSession::open(interface, algorithm, &[]).map_err(failed)?;
+    let mut session = BulkSession::open(interface, algorithm, &[]).map_err(LibraryError::failed)?;
     let len = match name {
         "SHA1" => 20,
         "SHA256" => 32,
@@ -68,6 +67,6 @@ pub(super) fn hasher(interface: BulkInterface, name: &str) -> Result<Function, L
     };
     Ok(Box::new(move |block, output| {
         output.resize(len, 0);
-        session.hash(block, output).map_err(failed)
+        session.hash(block, output).map_err(LibraryError::failed)
     }))
 }

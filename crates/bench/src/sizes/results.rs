@@ -46,7 +46,7 @@ pub(crate) struct SizesReport {
     pub(crate) implementations: Vec<Described>,
     /// Missing implementations and algorithms, with the reason.
     pub(crate) absent: Vec<Absent>,
-    pub(crate) measured: Vec<MeasuredSize>,
+    pub(crate) measured: Vec<MeasuredPoint>,
 }
 
 /// An implementation that was measured.
@@ -68,7 +68,7 @@ pub(crate) struct Absent {
 
 /// One algorithm at one size with one implementation.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct MeasuredSize {
+pub(crate) struct MeasuredPoint {
     pub(crate) algorithm: String,
     /// Bytes; 0 where there is no size.
     pub(crate) size: usize,
@@ -79,7 +79,7 @@ pub(crate) struct MeasuredSize {
     pub(crate) cpu_micros: Vec<f64>,
 }
 
-impl MeasuredSize {
+impl MeasuredPoint {
     fn is(&self, algorithm: &str, size: usize, with: &str) -> bool {
         (&*self.algorithm, self.size, &*self.implementation) == (algorithm, size, with)
     }
@@ -139,7 +139,7 @@ impl SizesReport {
             known.cpu_micros.push(cpu);
             return;
         }
-        self.measured.push(MeasuredSize {
+        self.measured.push(MeasuredPoint {
             algorithm: algorithm.to_owned(),
             size,
             implementation: with.to_owned(),
@@ -148,7 +148,7 @@ impl SizesReport {
         });
     }
 
-    pub(super) fn find(&self, algorithm: &str, size: usize, with: &str) -> Option<&MeasuredSize> {
+    pub(super) fn find(&self, algorithm: &str, size: usize, with: &str) -> Option<&MeasuredPoint> {
         self.measured.iter().find(|measured| measured.is(algorithm, size, with))
     }
 
@@ -158,7 +158,7 @@ impl SizesReport {
     }
 
     /// Speed divided by that of the first implementation, round by round.
-    fn ratio(&self, measured: &MeasuredSize) -> Option<Spread> {
+    fn ratio(&self, measured: &MeasuredPoint) -> Option<Spread> {
         let peer = self.find(&measured.algorithm, measured.size, self.first())?;
         Spread::of_ratios(peer.micros.iter().copied(), measured.micros.iter().copied())
     }
@@ -296,7 +296,7 @@ impl SizesReport {
             let mut cells = vec![algorithm.to_owned()];
             for Described { name, .. } in &self.implementations {
                 let measured = self.find(algorithm, 0, name);
-                let micros = measured.and_then(MeasuredSize::spread);
+                let micros = measured.and_then(MeasuredPoint::spread);
                 cells.push(dash(micros.map(|micros| number(1e6 / micros.median))));
                 let ratio = || range(measured.and_then(|measured| self.ratio(measured)), 2);
                 cells.extend((name != first).then(ratio));
@@ -316,7 +316,7 @@ impl SizesReport {
                 continue;
             };
             let cpu = Spread::of(measured.cpu_micros.iter().copied()).map_or(0.0, |cpu| cpu.median);
-            let MeasuredSize { algorithm, size, implementation, .. } = measured;
+            let MeasuredPoint { algorithm, size, implementation, .. } = measured;
             let with = csv_field(implementation);
             let rate = 1e6 / median;
             let bytes = rate * *size as f64;
@@ -415,7 +415,7 @@ pub(crate) mod tests {
                     0 => ("rsa-2048-sign", 200.0),
                     size => ("aes-256-gcm", 0.5 + size as f64 / 5000.0),
                 };
-                report.measured.push(MeasuredSize {
+                report.measured.push(MeasuredPoint {
                     algorithm: algorithm.to_owned(),
                     size,
                     implementation: name.to_owned(),

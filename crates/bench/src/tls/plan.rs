@@ -148,8 +148,7 @@ impl TlsPlan {
     pub(super) fn handshakes(&self) -> Vec<Handshake> {
         let needed = self.parts.iter().any(|part| *part != Part::Short);
         let keys = self.keys.iter().filter(|_| needed);
-        let with_versions = |&key| self.versions.iter().map(move |&tls| Handshake { key, tls });
-        keys.flat_map(with_versions).collect()
+        keys.flat_map(|&key| self.versions.iter().map(move |&tls| Handshake { key, tls })).collect()
     }
 
     /// Short connections, empty if that part was not chosen.

@@ -18,7 +18,7 @@ pub(super) struct PublishedRow {
     pub(super) ms: f64,
 }
 
-/// What signs in a published row.
+/// Place of the private-key work in a published row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signer {
     Processor,

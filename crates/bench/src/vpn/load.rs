@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_hostfs::child::OwnedChild;
-use millrace_sampler::{SymbolClass, cpu_time};
+use millrace_sampler::cpu_time;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -302,8 +302,7 @@ fn finished(load: IperfReport) -> Result<IperfEnd, BenchError> {
 
 /// Ciphers and hashes: what an accelerator for packets could take.
 fn crypto_share(seen: Seen) -> f64 {
-    let symmetric = |(class, share): (&SymbolClass, &f64)| class.is_symmetric().then_some(*share);
-    seen.shares.iter().filter_map(symmetric).sum()
+    seen.shares.iter().filter_map(|(class, share)| class.is_symmetric().then_some(*share)).sum()
 }
 
 /// Counters of all cores.

@@ -186,8 +186,7 @@ impl CheckReport {
     /// Number of findings with this result.
     #[must_use]
     pub fn count(&self, outcome: CheckOutcome) -> usize {
-        let like = |finding: &&CheckFinding| finding.outcome == outcome;
-        self.findings.iter().filter(like).count()
+        self.findings.iter().filter(|finding| finding.outcome == outcome).count()
     }
 
     fn add(

@@ -217,10 +217,10 @@ fn start_node(
     identities: &BTreeMap<BenchKey, Identity>,
 ) -> Result<(Option<NodeProcess>, BTreeMap<BenchKey, PathBuf>), BenchError> {
     let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
-    let stub = |(key, identity): (&BenchKey, &Identity)| {
-        Ok((*key, node.import_key(&key.to_string(), &identity.key_file)?))
-    };
-    let stubs: Result<_, BenchError> = identities.iter().map(stub).collect();
+    let stubs: Result<_, BenchError> = identities
+        .iter()
+        .map(|(key, identity)| Ok((*key, node.import_key(&key.to_string(), &identity.key_file)?)))
+        .collect();
     let stubs = stubs?;
     Ok((Some(node), stubs))
 }

@@ -135,8 +135,7 @@ impl CellRounds {
         for (name, count) in self.rounds.iter().flat_map(|round| &round.computed) {
             *sums.entry(name.clone()).or_default() += count;
         }
-        let each = |(name, sum)| (name, sum as f64 / self.completed() as f64);
-        sums.into_iter().map(each).collect()
+        sums.into_iter().map(|(name, sum)| (name, sum as f64 / self.completed() as f64)).collect()
     }
 
     /// The share of fetches that the cache answered; `None` if it saw none.

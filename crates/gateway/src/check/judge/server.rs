@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 
 use millrace_hostfs::maps::library;
-use millrace_hostfs::process::Process;
 
 use super::libraries::PRELOAD;
 use super::provider::Provider;
@@ -56,11 +55,10 @@ pub(super) fn configuration(options: &CheckOptions, evidence: &Evidence, report:
 
 /// The provider starts a thread at the first operation; HAProxy forbids that without `insecure-fork-wanted`.
 fn threads(evidence: &Evidence, report: &mut CheckReport) {
-    let forbids = |worker: &&Process| {
-        worker.user.uid != 0 && evidence.proc.soft_limit(worker.pid, "Max processes") == Some(0)
-    };
     let mut workers = evidence.running.iter().flat_map(|running| &running.workers);
-    if let Some(worker) = workers.find(forbids) {
+    if let Some(worker) = workers.find(|worker| {
+        worker.user.uid != 0 && evidence.proc.soft_limit(worker.pid, "Max processes") == Some(0)
+    }) {
         let seen =
             format!("process {} may not start threads, so it does not reach the pool", worker.pid);
         let remedy =
