@@ -104,7 +104,8 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     if args.engines {
         variants.extend([NginxVariant::Isal, NginxVariant::Libdeflate]);
     }
-    let start = |variant| NginxSite::start(variant, &library, &args.levels, server_core, dir.path());
+    let start =
+        |variant| NginxSite::start(variant, &library, &args.levels, server_core, dir.path());
     let mut sites = variants
         .into_iter()
         .map(|variant| Ok((variant, start(variant)?)))
