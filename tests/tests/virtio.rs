@@ -266,7 +266,7 @@ fn drained_device_tells_a_started_driver_and_comes_back() {
     let mut guest = machine.connect();
     assert_eq!(guest.config().expect("a space")[0], 1);
     let told = |guest: &mut Guest, ready: u8| {
-        wait::until("the guest hears of it", || guest.config_has_changed().expect("a channel"));
+        wait::until("the guest is notified", || guest.config_has_changed().expect("a channel"));
         assert_eq!(guest.config().expect("a space")[0], ready);
     };
     machine.run("drain", &[]);
@@ -278,7 +278,7 @@ fn drained_device_tells_a_started_driver_and_comes_back() {
     assert_eq!(load.finish(&mut guest), 0);
     machine.run("drain", &["--undo"]);
     told(&mut guest, 1);
-    // QEMU crashes if it hears of it before the driver has started.
+    // QEMU crashes if the message comes before the driver has started.
     guest.stop().expect("positions");
     machine.run("drain", &[]);
     // The thread that answers has heard of the change before.

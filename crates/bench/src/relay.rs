@@ -134,7 +134,7 @@ mod tests {
         gateway.read_exact(&mut came).expect("an answer");
         assert!(came == sent, "what came is what was sent");
         assert!(started.elapsed() >= latency);
-        // When the node closes, the gateway hears of it; when the relay ends, too.
+        // When the node closes, the connection of the gateway ends; when the relay ends, too.
         drop(echo.join().expect("no panic"));
         assert_eq!(gateway.read(&mut came).expect("the end"), 0);
         let mut other = UnixStream::connect(&path).expect("a connection");

@@ -156,7 +156,7 @@ fn garbage_ends_the_connection_and_the_next_one_works() {
     peer.send_raw(&[0xff; 64]);
     let give_up = soon();
     while !caller.is_finished() {
-        assert!(Instant::now() < give_up, "the caller should hear of it");
+        assert!(Instant::now() < give_up, "the caller should get the error");
         // A connection that was good for a second, as it may be on a slow machine, is replaced at once,
         // and the job comes again.
         if let Ok(Seen::Job(peer, _)) = node.seen.recv_timeout(Duration::from_millis(1)) {

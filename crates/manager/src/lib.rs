@@ -16,7 +16,8 @@
 //! - [`store`]: where the records are.
 //! - [`vault`]: private keys in the records; [`sealing`]: private keys on their way to a node.
 //! - [`schema`]: versions of the records' form.
-//! - [`Manager`]: rules, store, signing key and threads together.
+//! - [`Manager`] (`manager`): rules, store, signing key and threads together.
+//! - `http_head`: the head of an HTTP answer, for the clients of managers and of etcd; `timed`: their sockets.
 //! - [`managed_node`]: the node's half of the protocol: its thread, its state folder, the measurement of its capacity.
 #![forbid(unsafe_code)]
 

@@ -6,11 +6,12 @@
 //! Frames, clients, engines and backends share it. It holds data and their rules, no thread, no clock and no I/O:
 //! a client, which lives in a foreign web server, gets nothing of the engine with it.
 //!
-//! - [`operation`]: operations, hashes, bounds of their input.
-//! - [`key`]: key types, their classes, secret key bytes.
-//! - [`sets`]: [`OperationSet`], [`HashAlgorithms`]: what a key may be used for.
-//! - [`error`]: why a job or a key failed.
-//! - [`backend_kind`]: which implementation served a job.
+//! - `coded`: one declaration of an enum with its codes and names.
+//! - `operation`: operations, hashes, bounds of their input.
+//! - `key`: key types, their classes, secret key bytes.
+//! - `sets`: [`OperationSet`], [`HashAlgorithms`]: what a key may be used for.
+//! - `error`: why a job or a key failed.
+//! - `backend_kind`: which implementation served a job.
 //! - [`der`]: the part of DER that key and signature formats need.
 //! - [`traditional`]: PKCS#1 and SEC 1 private keys, wrapped into PKCS#8.
 //! - [`stub`]: files and URIs that name a key of the pool.

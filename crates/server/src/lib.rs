@@ -14,7 +14,7 @@
 //! [`millrace_service::Service`] over an engine and a key store, and calls [`Node::bind`] and [`Node::run`].
 //! Key material, inputs and outputs are never logged.
 //!
-//! - [`Node`]: from bind to drain; [`NodeHandle`]: the state and reload of a running node.
+//! - [`Node`] (`node`): from bind to drain; [`NodeHandle`] (`handle`): the state and reload of a running node.
 //! - [`config`]: the configuration of a node, and `node.toml`.
 //! - [`listener`]: the sockets, also those that another process has opened. `connection`: the loop of one client over
 //!   either; `on_demand_writable`: reads from its stream without a system call for each write; `imports`: the key

@@ -13,7 +13,8 @@
 //! The crate has no socket, no async runtime and no thread. The caller passes the time wherever a decision
 //! depends on it. Only [`store`] touches files, and it blocks.
 //!
-//! - [`service`]: [`Service`] and [`Session`], and the order in which a front end calls them.
+//! - `service`: [`Service`] and [`Session`], and the order in which a front end calls them.
+//! - [`policy`]: who may use a key, for which operations and hashes; `fields`: fields of key files and grants.
 //! - [`settings`]: settings that change while sessions are open.
 //! - [`sink`]: where a session receives completions and orders; [`outbox`]: a sink for a front end with tasks.
 //! - [`store`]: keys at rest, and private keys from PEM.

@@ -287,7 +287,7 @@ mod tests {
         })
     }
 
-    /// The times, in seconds, at which jobs of an open loop are served. Its client sends no job from when it hears of a
+    /// The times, in seconds, at which jobs of an open loop are served. Its client sends no job from when it receives a
     /// refusal, `way` after the node, until the time that the refusal named has passed.
     fn served_in_open_loop(rate: Rate, factor: f64, way: f64, seed: u64) -> Vec<f64> {
         let start = Instant::now();

@@ -104,7 +104,7 @@ impl Default for Limits {
             // An idle connection takes about 20 KiB: 80 MiB at most.
             connections: 4096,
             // A gateway with 128 worker processes, each with a spare connection and one in replacement; a
-            // quarter of all connections, so that three such gateways get all of theirs.
+            // quarter of all connections, so that three such gateways get all their connections.
             connections_per_identity: 1024,
             // 1024 P-256 signatures take 15 ms of one core: enough to keep a node busy over any network, and
             // few enough that it can stop quickly.

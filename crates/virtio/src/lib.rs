@@ -15,6 +15,7 @@
 //!
 //! - [`spec`]: numbers of the specification, the configuration space.
 //! - [`request`]: the parser.
+//! - `primitives`: ciphers, hashes and MACs of guests, by AWS-LC.
 //! - [`device`]: requests in and answers out; [`session`], `keys`: what it remembers.
 //! - [`job_target`]: where private-key jobs go: a service in this process; [`node`]: or nodes, over it.
 //! - [`vhost`]: rings, guest memory, sockets.

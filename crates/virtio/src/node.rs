@@ -72,7 +72,7 @@ struct Replies {
 }
 
 impl NodeTarget {
-    /// A pool over `local`, whose `sink` also hears of answers of the nodes.
+    /// A pool over `local`, whose `sink` also gets the answers of the nodes.
     pub fn new(local: ServiceTarget, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
         let (offers, offered) = mpsc::channel();
         let offering = nodes.clone();

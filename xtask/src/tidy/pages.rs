@@ -37,7 +37,8 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
 /// Modules that the page of `text` does not name, if it names at least half of them. Modules with an attribute are for
 /// tests, or for some builds only.
 fn unlisted(text: &str) -> Vec<&str> {
-    let page: String = text.lines().take_while(|line| !is_code(line)).collect();
+    let page: String =
+        text.lines().take_while(|line| !is_code(line)).flat_map(|line| [line, "\n"]).collect();
     let mut modules = Vec::new();
     let mut former = "";
     for line in text.lines() {
@@ -48,7 +49,7 @@ fn unlisted(text: &str) -> Vec<&str> {
         former = line;
     }
     let is_named = |name: &&str| {
-        ["`NAME`", "`NAME.rs`", "`NAME/", "`NAME::", "::NAME`", "/NAME.rs`"]
+        ["`NAME`", "`NAME.rs`", "`NAME/", "`NAME::", "::NAME`", "/NAME.rs`", "\n//! NAME "]
             .iter()
             .any(|form| page.contains(&form.replace("NAME", name)))
     };

@@ -11,7 +11,10 @@
 //! | `variants.rs` | the table of kernels, and the memory layout of a key |
 //! | `device.rs` | the traits of a device |
 //! | `sys.rs` | a device behind NVIDIA's driver, opened at run time |
+//! | `capabilities.rs` | the operations and sizes, as data |
+//! | `keys.rs` | keys on the host and in device memory |
 //! | `job.rs` | tasks of a queue with their keys |
+//! | `queue.rs`, `operations.rs` | the hot path, and an operation on AWS-LC |
 //! | `measure.rs` | measures the fastest kernel, and the fewest tasks for which a launch is cheaper than AWS-LC |
 //! | `rates.rs` | measures the rates of instructions on which the performance bounds rest |
 //!

@@ -6,6 +6,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `capabilities.rs` | the operations and sizes, as data |
 //! | `callers.rs` | the threads that block in system calls, and whose keyring it is |
 //! | `errors.rs` | errors of the kernel, and what to do |
 //! | `keys.rs` | keys on the host and in the kernel |

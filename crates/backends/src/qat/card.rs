@@ -345,7 +345,7 @@ impl Cards {
 }
 
 /// Lets the library read the messages of the cards, and returns whether all instances still run. Where one does not,
-/// all of them are stopped before a queue has its ring again: the library tells of no second failure, and polled in
+/// all of them are stopped before a queue has its ring again: the library reports no second failure, and polled in
 /// its state of error it crashes (24.02).
 fn poll_events(session: &Session, running: &Running) -> bool {
     let mut rings = running.lock_rings();

@@ -8,6 +8,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `agreement.rs` | key agreements as requests that check each other |
+//! | `capabilities.rs` | the operations and sizes, as data |
 //! | `card.rs` | start, events, restart: the thread of control, and the instances that queues share |
 //! | `error.rs` | reasons for which the cards do not serve |
 //! | `known_answer.rs` | the check of each instance after a start |
@@ -15,8 +16,8 @@
 //! | `queue.rs` | the hot path |
 //! | `sys.rs` | Intel's libraries, opened at run time |
 //!
-//! **Not by default.** P-256 and X25519 ([`Qat::fast_curves`]): while a device offers operations of the class `Fast`,
-//! no job of theirs runs on the thread that submits it.
+//! **Not by default.** P-256 and X25519 ([`Qat::fast_curves`]): while a device offers an operation of the class `Fast`,
+//! no such job runs on the thread that submits it.
 //!
 //! **Out of scope.** ECDSA, where verifying on the host costs more than signing; Ed25519, which the cards do not have;
 //! cards of earlier generations, which Intel's current library does not have.

@@ -18,7 +18,7 @@
 //! - **Threads.** A ring is used by one thread at a time (`&mut self`), and answers come inside `poll`.
 //! - **After an event** the library must not be polled: 24.02 crashes, or its pools of requests are gone after the
 //!   next start. So no ring is used while it reads events, and none after one came. Not every event is notified: the
-//!   library keeps, over stop and start, that a card failed, and tells of no second failure; and it hands a failure
+//!   library keeps, over stop and start, that a card failed, and reports no second failure; and it hands a failure
 //!   that came with requests in flight to the next session, too, without a word (`adf_user_device.c`,
 //!   `accel_dev_error_stat` and `adf_event_queue`). So each reading of events is followed by [`Ring::runs`].
 //! - **Fork.** Regions do not exist in a child; a ring is bound to the process that made it.

@@ -10,6 +10,9 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `capabilities.rs` | the operations and sizes, as data |
+//! | `keys.rs` | keys with the constants that lanes need |
+//! | `queue/`, `operations.rs` | the hot path, and an operation on AWS-LC |
 //! | `lanes.rs` | the vector operations as a trait, and the portable twin |
 //! | `sys.rs` | the same as instructions: AVX-512 IFMA, and AVX-512F with products from doubles |
 //! | `montgomery.rs` | modular arithmetic on eight numbers |

@@ -191,7 +191,7 @@ fn tasks_in_flight_at_an_event_end_and_the_card_comes_back() {
     assert_eq!(controls.get(qat::DMA_FAULTS), 0);
 }
 
-/// The library tells of a card's first failure alone, and hands one that came with requests in flight to its next
+/// The library reports a card's first failure alone, and hands one that came with requests in flight to its next
 /// session without a word: instances that refuse requests, or crash the library when they are polled.
 #[test]
 fn every_failure_of_a_card_is_noticed_and_the_next_start_serves() {

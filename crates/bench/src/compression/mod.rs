@@ -11,6 +11,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `args.rs` | the options |
 //! | `corpus.rs` | the texts |
 //! | `site.rs` | one nginx, and requests to it |
 //! | `results.rs` | the figures, as tables, goals and a plot |

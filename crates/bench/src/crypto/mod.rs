@@ -10,6 +10,8 @@
 //! | loads | `load.rs` | latency by offered load (open loop) through an engine on one core |
 //! | node | `through.rs` | how much of a batching backend's gain survives the trip through a node on one core |
 //!
+//! `args.rs` has the options, `figures.rs` the report as one picture, `results.rs` the report with its goals.
+//!
 //! The contenders alternate in interleaved rounds on one pinned core. Their order is permuted from round to round,
 //! and every output is checked. `openssl speed` needs seconds: it is in each round of promised figures, else in the
 //! first.

@@ -11,6 +11,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `args.rs` | the options |
 //! | `rows.rs` | the algorithms |
 //! | `repeat.rs` | one operation, made ready and repeated for a slice |
 //! | `implementation.rs` | the libraries, and one operation of each kind, checked |

@@ -17,6 +17,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `args.rs` | the options |
 //! | `plan.rs` | the cells, and their order |
 //! | `gateway.rs`, `testbed.rs` | the servers, and everything else that runs |
 //! | `load.rs`, `short.rs` | the loads: handshakes and requests; short connections |

@@ -15,6 +15,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `args.rs` | the options |
 //! | `cases.rs` | the cases |
 //! | `choose.rs` | the candidates of `engine = "auto"` |
 //! | `namespace.rs` | network namespaces, and sockets in them |

@@ -10,7 +10,9 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `judge` | the findings about a server's files, memory and nodes, each after those that it depends on |
+//! | `server/` | nginx and HAProxy: their files and processes |
+//! | `evidence.rs` | the facts about a server, collected |
+//! | `judge/` | the findings about a server's files, memory and nodes, each after those that it depends on |
 //! | `keys.rs` | the content of key files |
 //! | `access.rs` | whether the workers' user may use a socket or a file |
 //! | `pool.rs` | the question to every node, and its answers |

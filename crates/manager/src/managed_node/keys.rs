@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The keys that a node has from its manager: opened from an answer, stored in the node's own key store, deleted when
-//! no tenant of theirs is on the node any more.
+//! their tenant is no longer on the node.
 //!
 //! ```text
 //!  answer ── install (before its grants are in force) ──► key store

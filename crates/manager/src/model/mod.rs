@@ -4,6 +4,7 @@
 //! The rules of a pool as values and state machines, without I/O.
 //!
 //! - [`node`], [`tenant`], [`ledger`], [`principal`], [`keys`], [`audit`]: the records of the store.
+//! - [`name`]: names of nodes, tenants, principals and keys.
 //! - [`command`]: administrative changes, and why one is refused.
 //! - [`view`]: all records at one revision.
 //! - [`placement`]: which nodes serve a tenant; [`plan`]: how slices move between nodes without over-use;

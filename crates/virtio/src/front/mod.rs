@@ -470,7 +470,7 @@ impl Front {
         if !wait.is_zero() {
             return Some(wait);
         }
-        info!(socket = %device.settings.path.display(), ready, "the guest hears of HW_READY");
+        info!(socket = %device.settings.path.display(), ready, "the guest gets HW_READY");
         let change = Message::new(code::CONFIG_CHANGE, Vec::new());
         if let Err(error) = change.write(channel.as_fd()) {
             warn!(%error, "cannot tell a guest of HW_READY");

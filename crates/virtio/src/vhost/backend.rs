@@ -268,7 +268,7 @@ impl Backend {
             let Some(memory) = state.memory.as_ref().map(GuestAddressSpace::memory) else {
                 return;
             };
-            // A driver that starts over starts a fresh ring, and no other message tells of it. A machine that was
+            // A driver that starts over starts a fresh ring, and no other message reports it. A machine that was
             // paused continues where it was.
             if ring.queue_next_avail() == 0 && mem::take(&mut state.control_position) != 0 {
                 debug!("a driver started again: its former sessions end");

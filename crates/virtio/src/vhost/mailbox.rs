@@ -24,7 +24,7 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// A mailbox, and the event that tells of new mail.
+    /// A mailbox, and the event that reports new mail.
     pub(super) fn new() -> io::Result<(Arc<Self>, EventConsumer)> {
         let (consumer, notify) =
             new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC)?;

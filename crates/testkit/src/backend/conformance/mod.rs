@@ -3,6 +3,7 @@
 
 //! The suite that every backend passes, real or simulated:
 //!
+//! - `driver`: runs single operations on a backend, as a worker does;
 //! - `known`: Wycheproof and RFC vectors, bit for bit;
 //! - `signatures`: signs all messages of Wycheproof with our own keys and verifies with other libraries;
 //! - `misuse`: wrong lengths, wrong keys, unknown keys, numbers out of range;
