@@ -5,14 +5,14 @@
 //! really uses the pool.
 //!
 //! ```text
-//! settings   the input of a recipe
-//! recipe     one file per application: Settings ──► Plan
-//! plan       files, lines for the user's own files, commands, as values
 //! application    the applications that have a recipe
+//! settings       the input of a recipe
 //! provider_keys  the keys of the provider's section of openssl.cnf
-//! users      units and scripts that use a generated file
-//! write      the plan's files compared with those of a host; removal
-//! check      a running server ──► Report
+//! recipe         one file per application: Settings ──► Plan
+//! plan           files, lines for the user's own files, commands, as values
+//! users          units and scripts that use a generated file
+//! write          the plan's files compared with those of a host; removal
+//! check          a running server ──► Report
 //! ```
 //!
 //! The crate reads and writes files with `hostfs`, which also looks at processes, and makes TLS handshakes from
