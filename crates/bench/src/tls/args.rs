@@ -119,7 +119,7 @@ pub struct TlsArgs {
     /// Cipher of TLS 1.3
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "CIPHER", value_enum, default_value_t = TlsCipher::Aes128)]
     pub(crate) cipher: TlsCipher,
-    /// The provider's setting `local`: on (what is faster than OpenSSL here), all, or some primitives
+    /// Primitives, separated by commas; all; or on, those that are faster than OpenSSL here
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", default_value = "on", value_parser = words)]
     pub(crate) primitives: String,
     /// Also with the private key in a pool: a node on the core of the load generator
