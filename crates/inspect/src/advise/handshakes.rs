@@ -136,7 +136,7 @@ impl HandshakeRun {
             .filter(|one| one.question == question && one.ours.server == server)
             .collect();
         let usual = all.iter().find(|one| one.ours.key == "p-256" && one.ours.group == "x25519");
-        let found = *usual.or(all.first())?;
+        let found = *usual.or_else(|| all.first())?;
         let MeasuredServer { key, group, .. } = &found.ours;
         let words = format!(
             "measured here on {} with {}: {} of the CPU time per handshake ({server}, {}, {})",
