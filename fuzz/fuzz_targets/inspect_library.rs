@@ -5,11 +5,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_inspect::libcrypto::{Assembly, examine};
+use millrace_inspect::libcrypto::{Assembly, Container, examine};
 
 fuzz_target!(|bytes: &[u8]| {
-    for program in [false, true] {
-        let Ok(Some(library)) = examine(bytes, "usr/lib/libcrypto.so.3", program, None) else {
+    for container in [Container::SharedLibrary, Container::Program] {
+        let Ok(Some(library)) = examine(bytes, "usr/lib/libcrypto.so.3", container, None) else {
             continue;
         };
         for used in &library.algorithms {
