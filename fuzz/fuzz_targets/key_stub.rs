@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_client::stub::{self, MAX_STUB_LEN, Stub};
+use millrace_operation::stub::{self, MAX_STUB_LEN, Stub};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&form, data)) = data.split_first() else {
