@@ -17,9 +17,9 @@
 //! fill.
 //!
 //! - [`backend`]: the contract that every implementation fulfils.
-//! - [`engine`]: [`Engine`], [`Job`], [`Completion`]; the choice of a backend, and the workers.
+//! - `engine`: [`Engine`], [`Job`], [`Completion`]; the choice of a backend, and the workers.
 //! - `queue`: the fair queue of one class; [`Owner`].
-//! - [`error`]: why a backend failed.
+//! - `error`: why a backend failed.
 //! - [`stats`]: counters and histograms.
 //!
 //! The vocabulary (operations, keys, errors of jobs) is the crate [`millrace_operation`].

@@ -16,7 +16,7 @@ use crate::{MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
 pub struct MessageKind {
     /// Code in the frame header.
     pub code: u8,
-    /// Name, as in [`crate::message`] and in the specification.
+    /// Name, as in `crate::message` and in the specification.
     pub name: &'static str,
     /// Bound on the payload, in bytes. The decoder refuses a longer one when it has read the header.
     pub max_payload: usize,

@@ -12,13 +12,13 @@
 //! and node check the order of messages. `docs/protocol.md` specifies the bytes; a test compares its tables
 //! and byte vectors with this code.
 //!
-//! - [`message`]: the messages.
-//! - [`codec`]: encodes and decodes each message, by the fields of [`reader`] and the frames of [`writer`].
-//! - [`decoder`]: decodes a stream into messages.
+//! - `message`: the messages.
+//! - `codec`: encodes and decodes each message, by the fields of `reader` and the frames of `writer`.
+//! - `decoder`: decodes a stream into messages.
 //! - [`codes`]: tables of codes.
-//! - [`report`]: the counters of an edge.
-//! - [`version`]: negotiation of version and features.
-//! - [`error`]: errors of received bytes.
+//! - `report`: the counters of an edge.
+//! - `version`: negotiation of version and features.
+//! - `error`: errors of received bytes.
 #![forbid(unsafe_code)]
 
 mod codec;

@@ -151,8 +151,9 @@ pub struct Welcome {
 /// The key that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeySelector {
-    /// Name in the node's key store: at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8 without control characters. No
-    /// key has another name, so any other string is sent as the empty name, which no key has.
+    /// Name in the node's key store: at most [`MAX_KEY_NAME_LEN`](millrace_operation::MAX_KEY_NAME_LEN) bytes of UTF-8
+    /// without control characters. No key has another name, so any other string is sent as the empty name, which no key
+    /// has.
     Name(String),
     /// SHA-256 of the DER `SubjectPublicKeyInfo`.
     SpkiSha256([u8; 32]),

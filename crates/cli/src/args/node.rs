@@ -48,7 +48,7 @@ the TCP listener. Asks no manager, starts and changes nothing.";
 
 /// Run a node of a managed pool
 ///
-/// Section [manager] of the configuration file can name the managers, and the
+/// Section `[manager]` of the configuration file can name the managers, and the
 /// addresses, zone and capacity of the node.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = RUN_EXAMPLE, mut_arg("check", |check| check.long_help(CHECK)))]
