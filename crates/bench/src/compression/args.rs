@@ -39,13 +39,13 @@ pub struct CompressionArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000,100000,1000000", value_parser = number(1..=MAX_PAGE))]
     pub(crate) sizes: Vec<usize>,
     /// nginx's gzip_comp_level, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,6,9", value_parser = number(1..=9))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,6,9", value_parser = number::<u8>(1..=9))]
     pub(crate) levels: Vec<u8>,
     /// Kinds of content, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "html,json,js", value_parser = KINDS)]
     pub(crate) kinds: Vec<String>,
     /// Most different pages of each kind and size
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number::<usize>(1..=1_000))]
     pub(crate) pages: usize,
     /// Also measure nginx with each engine alone
     #[arg(long)]

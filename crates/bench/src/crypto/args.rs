@@ -52,7 +52,7 @@ pub struct CryptoArgs {
     #[arg(long = "duration", value_name = "TIME", default_value = "150ms", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
-    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = number(1..=100))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = number::<u64>(1..=100))]
     pub(crate) loads: Vec<u64>,
     /// Worker threads of the node, separated by commas [default: 1 and one for each core]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', value_parser = number(1..=MAX_CONNECTIONS))]

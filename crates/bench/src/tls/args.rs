@@ -113,7 +113,7 @@ pub struct TlsArgs {
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
     pub(crate) groups: Vec<TlsGroup>,
     /// Session tickets after a handshake, separated by commas: OpenSSL sends 2, and 1 is advised
-    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_value = "2,1", value_parser = number(1..=2))]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_value = "2,1", value_parser = number::<u32>(1..=2))]
     pub(crate) tickets: Vec<u32>,
     /// Threads of HAProxy, separated by commas
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [1], value_parser = number(1..=MAX_THREADS))]

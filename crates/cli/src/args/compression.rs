@@ -80,7 +80,7 @@ pub(crate) struct CompressArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub(crate) min_length: u64,
     /// Threads that compress [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = number(1..=256))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=256))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
     pub(crate) plan: DryRunArg,

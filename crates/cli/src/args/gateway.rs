@@ -347,7 +347,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) openssl_conf: Option<PathBuf>,
     /// Concurrent handshakes to make
-    #[arg(long, value_name = "N", default_value = "16", value_parser = number(2..=256))]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = number::<u32>(2..=256))]
     pub(crate) handshakes: u32,
     /// Check the compression library alone: for an nginx without the provider
     #[arg(long, conflicts_with_all = ["connect", "sni", "openssl_conf"])]

@@ -205,8 +205,8 @@ pub(crate) struct TenantValues {
     /// Share of a busy node, relative to other tenants [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// Rank at a busy node [default: normal]
-    #[arg(long, value_name = "PRIORITY", value_parser = named(&Priority::ALL, Priority::name))]
+    /// Rank at a busy node: high, normal or low [default: normal]
+    #[arg(long, value_name = "PRIORITY", value_parser = named(&Priority::ALL, Priority::name), hide_possible_values = true)]
     pub(crate) priority: Option<Priority>,
     /// Identity of the tenant's gateways; repeatable
     ///
@@ -385,10 +385,10 @@ pub(crate) struct PoolKeyImportArgs {
     #[arg(long)]
     pub(crate) replace: bool,
     /// Allowed operations, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(OperationKind::ALL, OperationKind::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(OperationKind::ALL, OperationKind::name), hide_possible_values = true)]
     pub(crate) operations: Vec<OperationKind>,
     /// Allowed hashes, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(Hash::ALL, Hash::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(Hash::ALL, Hash::name), hide_possible_values = true)]
     pub(crate) hashes: Vec<Hash>,
     #[command(flatten)]
     pub(crate) plan: DryRunArg,

@@ -543,6 +543,18 @@ mod tests {
     }
 
     #[test]
+    fn number_of_every_option_has_the_type_of_its_field() {
+        // A range of bare literals would be one of `i32`, which clap refuses when it reads the field.
+        let unnamed = clap::builder::ValueParser::from(clap::value_parser!(i32)).type_id();
+        for_each_command(&root(), &mut |name, command| {
+            for option in command.get_arguments() {
+                let parser = option.get_value_parser().type_id();
+                assert_ne!(parser, unnamed, "{name}: {}", option.get_id());
+            }
+        });
+    }
+
+    #[test]
     fn values_of_the_environment_stay_out_of_the_help() {
         let mut count = 0;
         for_each_command(&root(), &mut |name, command| {

@@ -52,7 +52,7 @@ pub(crate) struct VirtioSocketArg {
 #[command(next_help_heading = MACHINES)]
 pub(crate) struct DataQueuesArg {
     /// Data queues of each device; Linux uses one
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = number(1..=16))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=16))]
     pub(crate) data_queues: u16,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct VirtioSocketArgs {
     #[command(flatten)]
     pub(crate) first: VirtioSocketArg,
     /// Number of sockets, one per machine; from 2 on their paths end in 0, 1, …
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=256))]
     pub(crate) socket_count: u16,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct VirtioRunArgs {
     )]
     pub(crate) certs: PathBuf,
     /// Worker threads per class of work, 1 to 1024 [default: one per core]
-    #[arg(hide_short_help = true, long, value_name = "N", value_parser = number(1..=1024), help_heading = ENGINE)]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = number::<u16>(1..=1024), help_heading = ENGINE)]
     pub(crate) workers: Option<u16>,
     /// Scheduling priority of workers [default: auto]
     #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true, help_heading = ENGINE)]
