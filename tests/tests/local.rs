@@ -93,4 +93,7 @@ fn local_files_are_written_and_removed_and_an_edited_one_stays() {
     let said = succeed(&mut gateway(&["--remove"]));
     assert!(said.contains("edited, stays"), "{said}");
     assert!(conf.exists() && !unit.exists(), "{said}");
+    fs::remove_file(&conf).expect("the edited file");
+    let said = succeed(&mut gateway(&["--remove"]));
+    assert!(said.starts_with("nothing to remove"), "{said}");
 }

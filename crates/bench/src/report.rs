@@ -22,7 +22,7 @@ use crate::machine::MachineRecord;
 pub(crate) struct OutputArgs {
     /// Print JSON (schema: share/doc/millrace/bench.schema.json)
     ///
-    /// With the raw rounds.
+    /// Includes the raw rounds.
     #[arg(long)]
     json: bool,
     /// Also write the report to a file, as JSON

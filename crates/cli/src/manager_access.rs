@@ -45,8 +45,8 @@ pub(crate) fn read(file: Option<&Path>, managers: &[String]) -> Result<Access> {
 
 fn absent(path: &Path) -> String {
     format!(
-        "there is no access file {}: name one with --access (millrace token create NAME --role ROLE -o FILE makes \
-         one), or start a manager here (millrace manager, or millrace up --with-manager)",
+        "there is no access file {}: name one with --access (`millrace token create NAME --role ROLE -o FILE` makes \
+         one), or start a manager here (`millrace manager`, or `millrace up --with-manager`)",
         path.display()
     )
 }

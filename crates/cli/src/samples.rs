@@ -14,7 +14,7 @@ pub(crate) struct SampleFile {
     pub(crate) title: &'static str,
     /// Its place, its reader, and the sources that come before it.
     pub(crate) reader: &'static str,
-    /// Every key at its default, with its meaning.
+    /// Every key with its meaning, at its default or as an example.
     pub(crate) text: fn() -> String,
     /// The page of the command that reads it, in section 1 of the manual.
     pub(crate) see_also: &'static str,

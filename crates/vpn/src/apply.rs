@@ -69,7 +69,7 @@ pub enum ApplyError {
     #[error("link {0} has a supervisor already")]
     Supervised(String),
     /// A restart needs a supervisor, and none runs.
-    #[error("link {0} has no supervisor: millrace vpn up LINK.TOML starts one")]
+    #[error("link {0} has no supervisor: `millrace vpn up LINK.TOML` starts one")]
     Unsupervised(String),
     /// The supervisor does not end, not even killed.
     #[error(
@@ -83,10 +83,10 @@ pub enum ApplyError {
         holder: Option<i32>,
     },
     /// The link is not up.
-    #[error("link {0} is not up on this host: millrace vpn up LINK.TOML")]
+    #[error("link {0} is not up on this host: `millrace vpn up LINK.TOML` brings it up")]
     NotUp(String),
     /// The record of an applied link cannot be read.
-    #[error("{}: {reason}: remove it, and run millrace vpn up", path.display())]
+    #[error("{}: {reason}: remove it, and run `millrace vpn up`", path.display())]
     Record {
         /// The record, below the state folder.
         path: PathBuf,

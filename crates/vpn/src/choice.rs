@@ -320,7 +320,7 @@ mod tests {
 
     fn link(more: &str) -> VpnLink {
         let text = crate::link::SAMPLE.replacen(
-            "# engine = \"openvpn\"",
+            "#: engine = \"openvpn\"",
             &format!("engine = \"auto\"\n{more}"),
             1,
         );

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::MAX_PAGE;
 use super::corpus::KINDS;
-use crate::options::{LoadCoreArg, MAX_ROUNDS, count};
+use crate::options::{LoadCoreArg, MAX_ROUNDS, number};
 use crate::report::{ReportArgs, SvgArg};
 
 const COMPRESSION_EXAMPLE: &str = "\
@@ -36,16 +36,16 @@ pub struct CompressionArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) files: Option<PathBuf>,
     /// Sizes in bytes, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000,100000,1000000", value_parser = count(MAX_PAGE))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000,100000,1000000", value_parser = number(1..=MAX_PAGE))]
     pub(crate) sizes: Vec<usize>,
     /// nginx's gzip_comp_level, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,6,9", value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,6,9", value_parser = number::<u8>(1..=9))]
     pub(crate) levels: Vec<u8>,
     /// Kinds of content, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "html,json,js", value_parser = KINDS)]
     pub(crate) kinds: Vec<String>,
     /// Most different pages of each kind and size
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(1_000))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number::<usize>(1..=1_000))]
     pub(crate) pages: usize,
     /// Also measure nginx with each engine alone
     #[arg(long)]
@@ -56,7 +56,7 @@ pub struct CompressionArgs {
     #[arg(long, conflicts_with_all = ["sizes", "levels", "rounds", "engines"])]
     pub(crate) demo: bool,
     /// Interleaved rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// The compression library [default: found next to this binary]
     #[arg(hide_short_help = true, long, value_name = "FILE")]

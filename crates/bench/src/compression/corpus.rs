@@ -41,7 +41,7 @@ pub(super) fn read(files: Option<&Path>, kinds: &[String]) -> Result<Vec<KindTex
         let mut bytes = Vec::new();
         let of_kind = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == kind);
         for path in found.iter().filter(of_kind) {
-            if bytes.len() as u64 >= MAX_PAGE {
+            if bytes.len() >= MAX_PAGE {
                 break;
             }
             bytes.extend(fs::read(path).unwrap_or_default());

@@ -37,7 +37,7 @@ use crate::progress::Progress;
 use crate::report::BenchReport;
 
 /// Longest page: what one request may keep a worker busy with.
-pub(crate) const MAX_PAGE: u64 = 8 << 20;
+pub(crate) const MAX_PAGE: usize = 8 << 20;
 
 /// Bytes of pages in one measurement: some 20 to 100 ms of the worker.
 const BYTES_PER_MEASUREMENT: usize = 12_000_000;

@@ -10,7 +10,7 @@ use strum::VariantNames;
 use super::CryptoPart;
 use crate::bench_key::BenchKey;
 use crate::options::{
-    LoadCoreArg, MAX_CONNECTIONS, MAX_ROUNDS, count, duration, key, named, operation,
+    LoadCoreArg, MAX_CONNECTIONS, MAX_ROUNDS, duration, key, named, number, operation,
 };
 use crate::report::{ReportArgs, SvgArg};
 use crate::workload::LanesKind;
@@ -44,7 +44,7 @@ pub struct CryptoArgs {
     #[arg(hide_short_help = true, long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub(crate) parts: Vec<CryptoPart>,
     /// Interleaved rounds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
     ///
@@ -52,10 +52,10 @@ pub struct CryptoArgs {
     #[arg(long = "duration", value_name = "TIME", default_value = "150ms", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
-    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = number::<u64>(1..=100))]
     pub(crate) loads: Vec<u64>,
     /// Worker threads of the node, separated by commas [default: 1 and one for each core]
-    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', value_parser = number(1..=MAX_CONNECTIONS))]
     pub(crate) workers: Vec<usize>,
     /// Core that computes [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]

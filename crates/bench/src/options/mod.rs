@@ -3,7 +3,9 @@
 
 //! Bounds and parsers of options that several benchmarks have.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -20,16 +22,16 @@ use crate::error::BenchError;
 pub(crate) const MAX_ROUNDS: u64 = 100;
 
 /// Bound on handshakes at a time: the gateways' generated configurations allow this number.
-pub(crate) const MAX_CONCURRENCY: u64 = 2048;
+pub(crate) const MAX_CONCURRENCY: usize = 2048;
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 pub(crate) const MEASUREMENT: RangeInclusive<f64> = 0.1..=600.0;
 
 /// Bound on jobs in flight: the bound of one connection to a node, with room.
-pub(crate) const MAX_IN_FLIGHT: u64 = 4096;
+pub(crate) const MAX_IN_FLIGHT: usize = 4096;
 
 /// Bound on connections and worker threads: what a node allows one identity.
-pub(crate) const MAX_CONNECTIONS: u64 = 1024;
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
 
 /// The core that loads what another core computes.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -39,11 +41,18 @@ pub(crate) struct LoadCoreArg {
     pub(crate) load_core: Option<usize>,
 }
 
-/// Accepts a number from 1 to `most`.
-pub(crate) fn count(most: u64) -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u64)
-        .range(1..=most)
-        .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+/// A value parser for numbers within a range.
+pub fn number<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        number.ok_or_else(|| format!("expected a number from {least} to {most}"))
+    }
 }
 
 /// Accepts the name of a type of key.
@@ -51,8 +60,8 @@ pub(crate) fn key(names: &'static [&'static str]) -> impl TypedValueParser<Value
     PossibleValuesParser::new(names).try_map(|name| name.parse::<BenchKey>())
 }
 
-/// Accepts one of `all` by its name.
-pub(crate) fn named<T: Copy + Send + Sync + 'static>(
+/// A value parser for names. It lists them in the help, in errors and in completions.
+pub fn named<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
     name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {

@@ -7,7 +7,7 @@ use clap::Args;
 use millrace_operation::OperationKind;
 
 use crate::options::{
-    LoadCoreArg, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_ROUNDS, count, duration, operation,
+    LoadCoreArg, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_ROUNDS, duration, number, operation,
 };
 use crate::report::{ReportArgs, SvgArg};
 
@@ -41,19 +41,19 @@ pub struct PoolArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation(), hide_possible_values = true, default_values_t = POOL_OPERATIONS, hide_default_value = true)]
     pub(crate) operations: Vec<OperationKind>,
     /// Interleaved rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
     #[arg(long = "duration", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Jobs in flight
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = count(MAX_IN_FLIGHT))]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = number(1..=MAX_IN_FLIGHT))]
     pub(crate) window: usize,
     /// Jobs in flight for the table of latencies, separated by commas [default: 1,4,16,64,256]
-    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256], hide_default_value = true, value_parser = count(MAX_IN_FLIGHT))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256], hide_default_value = true, value_parser = number(1..=MAX_IN_FLIGHT))]
     pub(crate) depths: Vec<usize>,
     /// Worker threads of the node, separated by commas [default: 1 and one for each core]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = number(1..=MAX_CONNECTIONS))]
     pub(crate) workers: Vec<usize>,
     /// Node to use, unix:PATH [default: a private one]
     #[arg(long, value_name = "ENDPOINT")]
@@ -73,10 +73,10 @@ pub struct PoolArgs {
     #[command(flatten)]
     pub(crate) plot: SvgArg,
     /// Connections of the identity that floods
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 40, requires = "fairness", value_parser = count(MAX_CONNECTIONS))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 40, requires = "fairness", value_parser = number(1..=MAX_CONNECTIONS))]
     pub(crate) flood_connections: usize,
     /// Jobs in flight on each connection of the flood
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 250, requires = "fairness", value_parser = count(MAX_IN_FLIGHT))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 250, requires = "fairness", value_parser = number(1..=MAX_IN_FLIGHT))]
     pub(crate) flood_jobs: usize,
     /// Core of the node and of the direct calls [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]

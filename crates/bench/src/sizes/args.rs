@@ -11,7 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_edge::bulk_sizes;
 
 use super::{Known, MAX_SIZE, ROWS, SizeRow, find};
-use crate::options::{MAX_ROUNDS, count, time_within};
+use crate::options::{MAX_ROUNDS, number, time_within};
 use crate::report::OutputArgs;
 
 /// Bound on one slice: at this length a run over everything takes hours.
@@ -40,7 +40,7 @@ pub struct SizesArgs {
     /// Sizes in bytes, separated by commas [default: 16,64,256,1024,8192,16384]
     ///
     /// That of --packet is always there.
-    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], hide_default_value = true, value_parser = count(MAX_SIZE as u64))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], hide_default_value = true, value_parser = number(1..=MAX_SIZE))]
     pub(crate) sizes: Vec<usize>,
     /// Implementations, separated by commas [default: openssl,openssl-no-aes,aws-lc]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [Known::Openssl, Known::OpensslNoAes, Known::AwsLc], hide_default_value = true)]
@@ -49,10 +49,10 @@ pub struct SizesArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) libcrypto: Vec<PathBuf>,
     /// Size of the packets that matter, in bytes
-    #[arg(hide_short_help = true, long, value_name = "BYTES", default_value_t = 1420, value_parser = count(MAX_SIZE as u64))]
+    #[arg(hide_short_help = true, long, value_name = "BYTES", default_value_t = 1420, value_parser = number(1..=MAX_SIZE))]
     pub(crate) packet: usize,
     /// Interleaved rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time of a measurement
     #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "40ms", value_parser = time_within(Duration::from_millis(1)..=MAX_SLICE))]

@@ -11,7 +11,9 @@ use clap::Args;
 use super::{KeyPlace, Part, TlsCipher, TlsGroup, TlsServer, TlsVersion};
 use crate::bench_key::BenchKey;
 use crate::keys::GATEWAY_KEYS;
-use crate::options::{LoadCoreArg, MAX_CONCURRENCY, MAX_ROUNDS, count, duration, key, time_within};
+use crate::options::{
+    LoadCoreArg, MAX_CONCURRENCY, MAX_ROUNDS, duration, key, number, time_within,
+};
 use crate::report::{ReportArgs, SvgArg};
 
 const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
@@ -20,7 +22,7 @@ const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
 /// Bound on HAProxy's threads: its own.
-const MAX_THREADS: u64 = 64;
+const MAX_THREADS: usize = 64;
 
 /// Heading of the options that only `--local` reads.
 const LOCAL: &str = "With --local";
@@ -73,7 +75,7 @@ pub struct TlsArgs {
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) modes: Vec<KeyPlace>,
     /// Interleaved rounds [default: 5; 2 with --demo; 12 with --local, 6 with both]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: Option<u64>,
     /// Time per measurement [default: 1s; 500ms with --demo; half of it with --local]
     #[arg(long = "duration", value_name = "TIME", value_parser = duration)]
@@ -82,10 +84,10 @@ pub struct TlsArgs {
     #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "0s", value_parser = time_within(Duration::ZERO..=MAX_DELAY))]
     pub(crate) delay: Duration,
     /// Handshakes at a time
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 16, value_parser = number(1..=MAX_CONCURRENCY))]
     pub(crate) concurrency: usize,
     /// Requests at a time, each over a new connection
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 100, value_parser = count(MAX_CONCURRENCY))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 100, value_parser = number(1..=MAX_CONCURRENCY))]
     pub(crate) request_concurrency: usize,
     /// The provider module [default: found next to this binary]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
@@ -100,7 +102,7 @@ pub struct TlsArgs {
     pub(crate) load: LoadCoreArg,
     /// Measure handshakes that the server computes in its own process
     ///
-    /// Against the same server without.
+    /// Compared with the same server without the provider.
     ///
     /// The provider computes their ephemeral part, and the preload library
     /// spares OpenSSL repeated look-ups. Every handshake is verified, with its
@@ -111,10 +113,10 @@ pub struct TlsArgs {
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
     pub(crate) groups: Vec<TlsGroup>,
     /// Session tickets after a handshake, separated by commas: OpenSSL sends 2, and 1 is advised
-    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_value = "2,1", value_parser = clap::value_parser!(u32).range(1..=2))]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_value = "2,1", value_parser = number::<u32>(1..=2))]
     pub(crate) tickets: Vec<u32>,
     /// Threads of HAProxy, separated by commas
-    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [1], value_parser = count(MAX_THREADS))]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [1], value_parser = number(1..=MAX_THREADS))]
     pub(crate) threads: Vec<usize>,
     /// Cipher of TLS 1.3
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "CIPHER", value_enum, default_value_t = TlsCipher::Aes128)]

@@ -5,11 +5,11 @@
 
 use clap::Args;
 
-use crate::options::{LoadCoreArg, MAX_ROUNDS, count, duration};
+use crate::options::{LoadCoreArg, MAX_ROUNDS, duration, number};
 use crate::report::ReportArgs;
 
 /// Bound on requests in flight: those of one ring of the driver.
-const MAX_REQUESTS: u64 = 512;
+const MAX_REQUESTS: usize = 512;
 
 const VIRTIO_EXAMPLE: &str = "\
 Examples:
@@ -28,13 +28,13 @@ No virtual machine is needed: the driver is in this process, and speaks to
 #[command(after_long_help = VIRTIO_EXAMPLE)]
 pub struct VirtioArgs {
     /// Interleaved rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
     #[arg(long = "duration", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Jobs in flight
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(MAX_REQUESTS))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number(1..=MAX_REQUESTS))]
     pub(crate) window: usize,
     /// Core of the device and of the direct calls [default: the first usable one]
     #[arg(long, value_name = "CORE")]

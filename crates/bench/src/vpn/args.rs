@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{CASES, LinkCase, MAX_FLOWS};
 use crate::error::BenchError;
 use crate::libcrypto::SYSTEM;
-use crate::options::{MAX_ROUNDS, count, named, whole_seconds};
+use crate::options::{MAX_ROUNDS, named, number, whole_seconds};
 use crate::report::{ReportArgs, SvgArg};
 
 /// The options of a measurement of links.
@@ -25,7 +25,7 @@ pub struct VpnArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true, value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
     pub(crate) cases: Vec<&'static LinkCase>,
     /// Interleaved rounds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
     ///
@@ -33,7 +33,7 @@ pub struct VpnArgs {
     #[arg(long = "duration", value_name = "TIME", default_value = "4s", value_parser = whole_seconds(1..=60))]
     pub(crate) seconds: u64,
     /// Parallel TCP connections: several for each member
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_FLOWS))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = number(1..=MAX_FLOWS))]
     pub(crate) flows: usize,
     /// Skip the loss of a member of four under load
     #[arg(long)]

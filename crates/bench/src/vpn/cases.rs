@@ -6,7 +6,7 @@
 use millrace_sampler::{NO_AES, NO_VECTORS};
 
 /// Bound on parallel connections: what iperf3 allows.
-pub(crate) const MAX_FLOWS: u64 = 128;
+pub(crate) const MAX_FLOWS: usize = 128;
 
 /// MTU of an ordinary path, and of one with jumbo frames, in bytes.
 const ETHERNET: u16 = 1500;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use millrace_inspect::advise::{AdviceFormat, Goal, MAX_PACKET_BYTES, Subject, USUAL_PACKET_BYTES};
 
-use super::ExaminedRootArg;
+use super::{ExaminedRootArg, number};
 
 const ADVISE_EXAMPLE: &str = "\
 Examples:
@@ -50,7 +50,7 @@ pub(crate) struct AdviseArgs {
         long,
         value_name = "BYTES",
         default_value_t = USUAL_PACKET_BYTES,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKET_BYTES))
+        value_parser = number(1..=MAX_PACKET_BYTES)
     )]
     pub(crate) packet: u32,
     /// A run saved by `millrace bench sizes --output FILE`; it decides between ciphers

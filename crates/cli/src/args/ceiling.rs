@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use millrace_bench::cli::SvgArg;
 
-use super::time_within;
+use super::{number, time_within};
 
 const CEILING_EXAMPLE: &str = "\
 Examples:
@@ -45,7 +45,7 @@ pub(crate) struct CeilingArgs {
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=Duration::from_secs(3600)))]
     pub(crate) duration: Option<Duration>,
     /// Samples per second of CPU time
-    #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = number::<u32>(1..=10_000))]
     pub(crate) frequency: u32,
     /// Requests per second during sampling; adds the CPU time per request
     #[arg(long, value_name = "PER_SECOND")]

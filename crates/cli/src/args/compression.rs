@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{DryRunArg, MetricsArg, interval};
+use super::{DryRunArg, MetricsArg, interval, number};
 
 const COMPRESSION_EXAMPLE: &str = "\
 Examples:
@@ -80,7 +80,7 @@ pub(crate) struct CompressArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub(crate) min_length: u64,
     /// Threads that compress [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=256))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
     pub(crate) plan: DryRunArg,

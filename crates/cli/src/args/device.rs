@@ -189,7 +189,7 @@ pub(crate) struct DeviceFunctionsArgs {
     #[arg(value_name = "DEVICE")]
     pub(crate) device: String,
     /// Their number; 0 removes them
-    #[arg(value_name = "COUNT")]
+    #[arg(value_name = "N")]
     pub(crate) count: u32,
     /// Their driver [default: the one that they have]
     #[arg(long, value_name = "DRIVER", value_enum)]

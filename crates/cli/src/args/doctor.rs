@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use millrace_inspect::doctor::Severity;
 
-use super::{ExaminedRootArg, interval};
+use super::{ExaminedRootArg, interval, readings};
 
 const DOCTOR_EXAMPLE: &str = "\
 Examples:
@@ -86,7 +86,7 @@ pub(crate) struct WatchArgs {
     /// End after this number of readings [default: never]
     ///
     /// Rates, and alerts that are not critical, need two.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = readings)]
     pub(crate) count: Option<u64>,
     /// Destination of alerts: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
     #[arg(long, value_name = "CHANNEL", value_parser = channel)]

@@ -13,14 +13,14 @@ use millrace_gateway::Application;
 use millrace_gateway::check::Server;
 use millrace_gateway::settings::HandshakeMode;
 
-use super::{ChangedRootArg, Cli, ConfigArg, DryRunArg, OnOff, SocketArg, time_within};
+use super::{ChangedRootArg, Cli, ConfigArg, DryRunArg, OnOff, SocketArg, number, time_within};
 
 /// Bounds on `--deadline` and the other times: the provider counts milliseconds, and has the same upper bound.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Bound on `--connections`: three descriptors per connection must fit the kernel's `nr_open`.
-const MAX_CONNECTIONS: i64 = 10_000_000;
+const MAX_CONNECTIONS: u32 = 10_000_000;
 
 /// Heading of what runs in the server, beside the pool or without it.
 const IN_PROCESS: &str = "In the server's process";
@@ -120,7 +120,7 @@ pub(crate) struct GatewayArgs {
     /// Concurrent connections that the server is sized for
     ///
     /// Worker counts and descriptor limits follow from it.
-    #[arg(hide_short_help = true, long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value = "4096", value_parser = number(1..=MAX_CONNECTIONS))]
     pub(crate) connections: u32,
     /// Show the changes, and write the files
     #[arg(help_heading = "Write", long)]
@@ -324,7 +324,7 @@ command line is wrong.";
 
 /// Check whether the handshakes of a server are pooled, and if not, why
 ///
-/// And whether they are asynchronous.
+/// Reports whether they are asynchronous, too.
 #[derive(Debug, Args)]
 #[command(after_long_help = CHECK_EXAMPLE)]
 pub(crate) struct CheckArgs {
@@ -347,7 +347,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) openssl_conf: Option<PathBuf>,
     /// Concurrent handshakes to make
-    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(2..=256))]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = number::<u32>(2..=256))]
     pub(crate) handshakes: u32,
     /// Check the compression library alone: for an nginx without the provider
     #[arg(long, conflicts_with_all = ["connect", "sni", "openssl_conf"])]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, Subcommand};
 use millrace_operation::{Hash, OperationKind};
 
-use super::{DryRunArg, SocketArg, StoreArgs, one_of};
+use super::{DryRunArg, SocketArg, StoreArgs, named};
 
 /// The key store, and the node that serves it, for the commands about keys.
 #[derive(Clone, Debug, Args)]
@@ -35,10 +35,10 @@ pub(crate) struct PolicyArgs {
     #[arg(long, conflicts_with_all = ["allow_uid", "allow_cert", "allow_tenant"])]
     pub(crate) allow_all: bool,
     /// Allowed operations, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(OperationKind::ALL, OperationKind::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(OperationKind::ALL, OperationKind::name), hide_possible_values = true)]
     pub(crate) operations: Vec<OperationKind>,
     /// Allowed hashes, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(Hash::ALL, Hash::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(Hash::ALL, Hash::name), hide_possible_values = true)]
     pub(crate) hashes: Vec<Hash>,
     /// Also allow TLS 1.2 RSA key exchange (rsa-tls-premaster)
     ///

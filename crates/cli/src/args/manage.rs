@@ -16,7 +16,7 @@ use millrace_service::rates::JobClass;
 use millrace_service::tenants::{IdentityPattern, Priority};
 
 use super::up::grant_lifetime;
-use super::{DryRunArg, OnOff, one_of, socket_address, time_within};
+use super::{DryRunArg, OnOff, named, socket_address, time_within};
 
 /// For every command that asks the managers of a pool.
 #[derive(Clone, Debug, Args)]
@@ -97,7 +97,7 @@ pub(crate) struct ManagerArgs {
     /// Import them again with `millrace pool key import --replace`.
     #[arg(long, hide_short_help = true)]
     pub(crate) new_kek: bool,
-    /// Log level (error, warn, info, debug, trace), or a filter per module
+    /// Log level (error, warn, info, debug, trace), or a filter per module [default: info]
     #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
 }
@@ -206,7 +206,7 @@ pub(crate) struct TenantValues {
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
     /// Rank at a busy node: high, normal or low [default: normal]
-    #[arg(long, value_name = "PRIORITY", value_parser = one_of(&Priority::ALL, Priority::name))]
+    #[arg(long, value_name = "PRIORITY", value_parser = named(&Priority::ALL, Priority::name), hide_possible_values = true)]
     pub(crate) priority: Option<Priority>,
     /// Identity of the tenant's gateways; repeatable
     ///
@@ -219,13 +219,13 @@ pub(crate) struct TenantValues {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct QuotaValues {
     /// Operations per second over all nodes; none for no limit
-    #[arg(long, value_name = "N", value_parser = rate)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     pub(crate) ops: Option<u64>,
     /// Operations at once [default: one second of --ops]
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) ops_burst: Option<u64>,
     /// Bytes of input per second; none for no limit
-    #[arg(long, value_name = "N", value_parser = rate)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     pub(crate) bytes: Option<u64>,
     /// Operations per second of one class; repeatable; none for no limit
     #[arg(long, value_name = "CLASS=N,…", value_delimiter = ',', value_parser = class_rate)]
@@ -337,7 +337,7 @@ pub(crate) enum PoolCommand {
     Key(PoolKeyCommand),
 }
 
-/// Manage the private keys that the pool gives to its nodes.
+/// Manage the private keys that the pool gives to its nodes
 ///
 /// A manager keeps them encrypted under manager/pool.kek of its state folder.
 /// A node has the keys of the tenants that it serves, and no others.
@@ -385,10 +385,10 @@ pub(crate) struct PoolKeyImportArgs {
     #[arg(long)]
     pub(crate) replace: bool,
     /// Allowed operations, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(OperationKind::ALL, OperationKind::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(OperationKind::ALL, OperationKind::name), hide_possible_values = true)]
     pub(crate) operations: Vec<OperationKind>,
     /// Allowed hashes, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(Hash::ALL, Hash::name))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(Hash::ALL, Hash::name), hide_possible_values = true)]
     pub(crate) hashes: Vec<Hash>,
     #[command(flatten)]
     pub(crate) plan: DryRunArg,

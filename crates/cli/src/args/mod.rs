@@ -38,8 +38,8 @@ use millrace_bench::cli::{
     CompressionArgs as BenchCompressionArgs, CryptoArgs, ManagerBenchArgs, PoolArgs, SizesArgs,
     SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
 };
-// A time means the same in every command, and the arguments of `bench` are in its crate.
-pub(crate) use millrace_bench::cli::{TIMES, time_within};
+// Times, numbers and names mean the same in every command, and the arguments of `bench` are in its crate.
+pub(crate) use millrace_bench::cli::{TIMES, named, number, time_within};
 
 pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand};
 
@@ -133,7 +133,12 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString>,
     {
-        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let mut words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        // `help COMMAND` is `COMMAND --help`.
+        if words.get(1).is_some_and(|word| word == "help") {
+            words.remove(1);
+            words.push("--help".into());
+        }
         let read = Self::definition().try_get_matches_from(&words);
         let mut matches = read.map_err(|error| without_environment(error, &words))?;
         if let Some(("gateway", gateway)) = matches.subcommand() {
@@ -372,18 +377,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     time_within(SHORTEST_INTERVAL..=LONGEST_INTERVAL)(text)
 }
 
-/// A value parser for names. Its error lists all valid names.
-fn one_of<T: Copy + Send + Sync + 'static>(
-    all: &'static [T],
-    name: fn(T) -> &'static str,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
-    move |text| {
-        let found = all.iter().find(|value| name(**value) == text);
-        found.copied().ok_or_else(|| {
-            let known: Vec<&str> = all.iter().map(|value| name(*value)).collect();
-            format!("expected one of {}", known.join(", "))
-        })
-    }
+/// A value parser for numbers of readings.
+fn readings(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "expected a whole number above 0".to_owned())
 }
 
 #[cfg(test)]
@@ -543,6 +540,18 @@ mod tests {
             panic!("another command");
         };
         assert_eq!(compress.interval, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn number_of_every_option_has_the_type_of_its_field() {
+        // A range of bare literals would be one of `i32`, which clap refuses when it reads the field.
+        let unnamed = clap::builder::ValueParser::from(clap::value_parser!(i32)).type_id();
+        for_each_command(&root(), &mut |name, command| {
+            for option in command.get_arguments() {
+                let parser = option.get_value_parser().type_id();
+                assert_ne!(parser, unnamed, "{name}: {}", option.get_id());
+            }
+        });
     }
 
     #[test]

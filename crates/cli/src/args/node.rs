@@ -43,8 +43,9 @@ with its grants until they expire, and then with a quarter of each.";
 const CHECK: &str = "\
 Check the configuration and exit: 0 if the node would take it, else 2
 
-Prints every problem of the configuration file and of the flags. Also reads the access file and the certificates of \
-the TCP listener. Asks no manager, starts and changes nothing.";
+Prints every wrong value of the configuration file and of the flags; an unknown key or a value of the wrong type is \
+reported alone, first. Also reads the access file and the certificates of the TCP listener. Asks no manager, starts \
+and changes nothing.";
 
 /// Run a node of a managed pool
 ///

@@ -10,7 +10,7 @@ use clap::Args;
 use millrace_operation::BackendKind;
 use millrace_server::config::{LogFormat, MAX_WORKERS, Pin, WorkerPriority};
 
-use super::{SocketArg, StoreArgs, one_of, socket_address, time_within};
+use super::{SocketArg, StoreArgs, named, number, socket_address, time_within};
 
 const SOCKETS: &str = "Sockets";
 const WORKERS: &str = "Workers";
@@ -90,8 +90,9 @@ pub(crate) struct InsideManagerArgs {
 pub(crate) struct UpArgs {
     /// Check the configuration and exit: 0 if the node would take it, else 2
     ///
-    /// Prints every problem of the configuration file and of the flags. Also
-    /// reads the certificates of the TCP listener. Starts and changes nothing.
+    /// Prints every wrong value of the configuration file and of the flags; an unknown
+    /// key or a value of the wrong type is reported alone, first. Also reads the
+    /// certificates of the TCP listener. Starts and changes nothing.
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten)]
@@ -120,7 +121,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Worker threads per class of work, 1 to 1024 [default: one per core]
-    #[arg(long, value_name = "N", value_parser = worker_count, hide_short_help = true, help_heading = WORKERS)]
+    #[arg(long, value_name = "N", value_parser = number(1..=MAX_WORKERS), hide_short_help = true, help_heading = WORKERS)]
     pub(crate) workers: Option<usize>,
     /// Processors to which workers are pinned [default: auto]
     ///
@@ -132,7 +133,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true, help_heading = WORKERS)]
     pub(crate) worker_priority: Option<WorkerPriority>,
     /// Backends to use, in order of preference, separated by commas [default: all usable ones but qat, kernel]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = WORKERS)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = WORKERS)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Lock all memory, so that no key is ever swapped to disk
     ///
@@ -156,9 +157,4 @@ pub(super) fn grant_lifetime(text: &str) -> Result<Duration, String> {
 fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "expected an octal mode like 0660".to_owned())
-}
-
-fn worker_count(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (1..=MAX_WORKERS).contains(number));
-    number.ok_or_else(|| format!("expected a number from 1 to {MAX_WORKERS}"))
 }

@@ -11,7 +11,7 @@ use millrace_operation::BackendKind;
 use millrace_server::config::WorkerPriority;
 use millrace_virtio::device::Limit;
 
-use super::MetricsArg;
+use super::{MetricsArg, named, number};
 
 /// Bound on a throttle, per second: far above what a device does, so that a slip of the keyboard is found.
 const MAX_RATE: u64 = 1_000_000_000_000;
@@ -52,7 +52,7 @@ pub(crate) struct VirtioSocketArg {
 #[command(next_help_heading = MACHINES)]
 pub(crate) struct DataQueuesArg {
     /// Data queues of each device; Linux uses one
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=16))]
     pub(crate) data_queues: u16,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct VirtioSocketArgs {
     #[command(flatten)]
     pub(crate) first: VirtioSocketArg,
     /// Number of sockets, one per machine; from 2 on their paths end in 0, 1, …
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=256))]
     pub(crate) socket_count: u16,
 }
 
@@ -122,24 +122,25 @@ pub(crate) struct VirtioRunArgs {
     )]
     pub(crate) certs: PathBuf,
     /// Worker threads per class of work, 1 to 1024 [default: one per core]
-    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = ENGINE)]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = number::<u16>(1..=1024), help_heading = ENGINE)]
     pub(crate) workers: Option<u16>,
     /// Scheduling priority of workers [default: auto]
     #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true, help_heading = ENGINE)]
     pub(crate) worker_priority: Option<WorkerPriority>,
     /// Backends to use, in order of preference, separated by commas [default: all usable ones but qat, kernel]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = ENGINE)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = ENGINE)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Print the vhost-user capabilities as JSON and end, for management programs
     #[arg(long, hide_short_help = true)]
     pub(crate) print_capabilities: bool,
-    /// Log level (error, warn, info, debug, trace), or a filter per module
+    /// Log level (error, warn, info, debug, trace), or a filter per module [default: info]
     #[arg(
         long,
         value_name = "FILTER",
         env = "MILLRACE_LOG",
         hide_env_values = true,
         default_value = "info",
+        hide_default_value = true,
         help_heading = LOG
     )]
     pub(crate) log: String,

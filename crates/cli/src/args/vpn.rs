@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use millrace_bench::cli::VpnArgs;
 use millrace_vpn::link::Side;
 
-use super::{interval, time_within};
+use super::{DryRunArg, interval, readings, time_within};
 
 /// Bound on `--confirm-within`: a day.
 const LONGEST_TRIAL: Duration = Duration::from_secs(86_400);
@@ -115,7 +115,7 @@ pub(crate) struct VpnPlanArgs {
 
 const UP_EXAMPLE: &str = "\
 Examples:
-  millrace vpn up link.toml
+  millrace vpn up link.toml --dry-run
   millrace vpn up link.toml --confirm-within 60s
 
 A second run changes nothing. A changed link.toml changes what differs: members
@@ -132,6 +132,8 @@ pub(crate) struct VpnUpArgs {
     /// Go back to the former configuration unless the other end is reached in time
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TRIAL))]
     pub(crate) confirm_within: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
     /// Also replace files that were edited or are not generated; a copy is kept
     #[arg(hide_short_help = true, long)]
     pub(crate) force: bool,
@@ -211,7 +213,7 @@ pub(crate) struct VpnWatchArgs {
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
     /// End after this number of readings [default: never]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = readings)]
     pub(crate) count: Option<u64>,
 }
 
@@ -240,9 +242,8 @@ pub(crate) struct VpnRestartArgs {
 pub(crate) struct VpnDownArgs {
     #[command(flatten)]
     pub(crate) link: VpnNameArgs,
-    /// Show the processes, commands and files, and change nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
 }
 
 /// Supervise a link that is up
@@ -281,11 +282,10 @@ pub(crate) struct VpnRollbackArgs {
     #[command(flatten)]
     pub(crate) link: VpnNameArgs,
     /// Number of the configuration [default: the one before]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "N")]
     pub(crate) to: Option<u64>,
-    /// Show the plan as `millrace vpn plan` does, and change nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: DryRunArg,
 }
 
 const IMPORT_EXAMPLE: &str = "\

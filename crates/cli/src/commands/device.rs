@@ -25,7 +25,7 @@ use serde::Serialize;
 use crate::args::{
     ChangedRootArg, DeviceChangeArgs, DeviceCommand, DeviceReadArgs, DeviceVyosArgs, OnOff,
 };
-use crate::exit::{Failure, exit_with, fail};
+use crate::exit::{Failure, exit_with, fail, listed};
 use crate::output::{self, Table, joined, or};
 use crate::page::{Page, plain};
 use crate::progress::while_doing;
@@ -213,7 +213,10 @@ fn read_policy(change: &DeviceChangeArgs) -> Result<Option<DevicePolicy>> {
         Err(error) => return Err(error).with_context(named),
     };
     let policy = DevicePolicy::from_toml(&text);
-    policy.map(Some).map_err(|error| fail(Failure::Usage, format!("{}: {error}", named())))
+    policy.map(Some).map_err(|error| {
+        let error = error.to_string();
+        fail(Failure::Usage, listed(&named(), error.lines()))
+    })
 }
 
 /// One change of named devices.

@@ -6,10 +6,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::Command;
+use clap_mangen::Man;
 
 use crate::args::{Cli, EXIT_CODES, ManArgs};
 use crate::samples::{self, SampleFile};
@@ -20,9 +22,15 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/millrace/node.toml", "settings of the node under systemd: millrace-node.toml(5)"),
     ("/etc/millrace/devices.toml", "accelerator cards: millrace-devices.toml(5)"),
     ("/etc/millrace/client.toml", "settings of the provider in a gateway: millrace-client.toml(5)"),
+    ("/etc/millrace/access", "managers of the pool, their authority and a token: millrace token create"),
+    ("/etc/millrace/openssl.cnf", "OpenSSL configuration that loads the provider: millrace gateway"),
+    ("/etc/millrace/vpn", "certificates and keys of links, a folder for each: millrace vpn keys"),
     ("/var/lib/millrace", "keys and certificates of the node (root; else $XDG_STATE_HOME/millrace)"),
     ("/run/millrace", "sockets of the node (root; else $XDG_RUNTIME_DIR/millrace)"),
 ];
+
+/// The foot of each page.
+const VERSION: &str = concat!("Millrace ", env!("CARGO_PKG_VERSION"));
 
 pub(crate) fn run(args: &ManArgs) -> Result<()> {
     let folder = args.dir.as_path();
@@ -54,29 +62,62 @@ fn page_name(command: &Command) -> String {
 }
 
 fn write_page(folder: &Path, command: &Command, pages: &[String]) -> Result<()> {
-    let name = page_name(command);
-    let path = folder.join(format!("{name}.1"));
+    let path = folder.join(format!("{}.1", page_name(command)));
+    let page = page(command, pages).and_then(|page| fs::write(&path, page));
+    page.with_context(|| format!("writing {}", path.display()))?;
+    visible(command).try_for_each(|command| write_page(folder, command, pages))
+}
+
+fn page(command: &Command, pages: &[String]) -> io::Result<String> {
+    let usage = command.clone().render_usage().to_string();
+    // The generator prints no text for an option that is hidden in a short help, and breaks the lines of examples.
+    let definition = command
+        .clone()
+        .override_usage(usage.trim_start_matches("Usage: ").to_owned())
+        .mut_args(|argument| argument.hide_short_help(false))
+        .after_help(None::<&str>)
+        .after_long_help(None::<&str>);
     let mut page = Vec::new();
-    let writing = || format!("writing {}", path.display());
-    let man = clap_mangen::Man::new(command.clone());
-    man.render(&mut page).with_context(writing)?;
+    Man::new(definition).source(VERSION).render(&mut page)?;
     let mut page = String::from_utf8_lossy(&page).into_owned();
     // Paths and commands in examples must not be hyphenated.
     if let Some(at) = page.find(".SH NAME") {
         page.insert_str(at, ".nh\n");
     }
+    after_help(&mut page, command);
     environment(&mut page, command);
     section(&mut page, "FILES", FILES.iter().copied());
     page.push_str(".SH \"EXIT STATUS\"\n");
     verbatim(&mut page, EXIT_CODES.trim_start_matches("Exit codes:\n"));
     page.push_str(".SH \"SEE ALSO\"\n");
+    let name = page_name(command);
     let others = pages.iter().filter(|page| **page != name);
     let others = others.map(|page| format!("{}(1)", escaped(page)));
     let files = samples::ALL.iter().map(|sample| format!("millrace\\-{}(5)", sample.name));
     let related: Vec<String> = others.chain(files).collect();
     let _ = writeln!(page, "{}", related.join(",\n"));
-    fs::write(&path, page).with_context(writing)?;
-    visible(command).try_for_each(|command| write_page(folder, command, pages))
+    Ok(page)
+}
+
+/// The text after the options: the examples up to the first empty line, line by line, and notes.
+fn after_help(page: &mut String, command: &Command) {
+    let text = command.get_after_long_help().or_else(|| command.get_after_help());
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let (examples, notes) = match text.split_once('\n') {
+        // They have a section on every page.
+        _ if text == EXIT_CODES => return,
+        Some(("Example:" | "Examples:", rest)) => rest.split_once("\n\n").unwrap_or((rest, "")),
+        _ => ("", text.as_str()),
+    };
+    if !examples.is_empty() {
+        page.push_str(".SH EXAMPLES\n");
+        verbatim(page, examples);
+    }
+    let notes = notes.trim();
+    if !notes.is_empty() {
+        page.push_str(".SH NOTES\n");
+        verbatim(page, notes);
+    }
 }
 
 fn environment(page: &mut String, command: &Command) {
@@ -105,8 +146,8 @@ fn section<'a>(page: &mut String, title: &str, rows: impl Iterator<Item = (&'a s
 fn configuration(sample: &SampleFile) -> String {
     let SampleFile { name, title, reader, text, see_also } = sample;
     let mut page = format!(
-        ".TH millrace\\-{name} 5\n.SH NAME\nmillrace\\-{name} \\- {title}\n.SH DESCRIPTION\n{} Every key is here at \
-         its default.\n",
+        ".TH millrace\\-{name} 5\n.SH NAME\nmillrace\\-{name} \\- {title}\n.SH DESCRIPTION\n{} Every key is here, at \
+         its default or as an example.\n",
         escaped(reader)
     );
     verbatim(&mut page, &text());

@@ -157,7 +157,7 @@ fn fenced(help: &str) -> String {
 fn configuration() -> String {
     let mut page = String::from(
         "# The configuration files\n\nGenerated from the samples that `millrace sample` prints by `make docs`. Every key \
-         is shown at its default.\n",
+         is shown, at its default or as an example.\n",
     );
     for SampleFile { name, title, reader, text, see_also: _ } in samples::ALL {
         let text = text();

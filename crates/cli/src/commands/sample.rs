@@ -54,9 +54,9 @@ fn filled(sample: &str, swanctl: &str) -> String {
     let esp: Vec<EspProposal> = value("esp_proposals").map_or_else(Vec::new, expand);
     let mut text = String::new();
     for line in sample.lines() {
-        let new = if line.starts_with("# ike = ") {
+        let new = if line.starts_with("#: ike = ") {
             list("ike", &ike)
-        } else if line.starts_with("# esp = ") {
+        } else if line.starts_with("#: esp = ") {
             list("esp", &esp)
         } else {
             None

@@ -24,7 +24,11 @@ fn every_command_prints_both_helps() {
             assert!(place.run(&args).done().data.contains("Usage:"), "{args:?}");
         }
     }
-    assert!(place.run(&["--help"]).done().data.contains("Exit codes:"));
+    let root = place.run(&["--help"]).done().data.clone();
+    assert!(root.contains("Exit codes:"));
+    assert_eq!(place.run(&["help"]).done().data, root);
+    let import = ["help", "key", "import"];
+    assert_eq!(place.run(&import).done().data, place.run(&["key", "import", "--help"]).data);
 }
 
 /// Lines of a short help: a terminal of 24 rows shows it in little more than one screen.
@@ -68,14 +72,20 @@ fn every_command_has_a_manual_page() {
             std::iter::once("millrace").chain(command.iter().map(String::as_str)).collect();
         let page = folder.join(format!("{}.1", words.join("-")));
         let text = fs::read_to_string(&page).unwrap_or_default();
-        for part in [".TH", "FILES", "EXIT STATUS", "SEE ALSO"] {
+        for part in [".TH", "SYNOPSIS", "FILES", "EXIT STATUS", "SEE ALSO"] {
             assert!(text.contains(part), "no {part} in {}", page.display());
         }
+        assert!(!text.contains(".SH EXTRA"), "{}", page.display());
+        assert!(!text.contains("\\fR\n\n.TP"), "an option without a text in {}", page.display());
     }
     let settings = fs::read_to_string(folder.join("millrace-node.toml.5")).unwrap();
     assert!(settings.contains("drain\\-timeout\\-ms"), "{settings}");
     let up = fs::read_to_string(folder.join("millrace-up.1")).unwrap();
     assert!(up.contains("MILLRACE_STATE"), "{up}");
+    let import = fs::read_to_string(folder.join("millrace-key-import.1")).unwrap();
+    let (_, examples) = import.split_once(".SH EXAMPLES").unwrap();
+    let is_whole = examples.lines().any(|line| line.ends_with("\\-\\-allow\\-cert gateway\\-1"));
+    assert!(is_whole, "{examples}");
 }
 
 #[test]
@@ -132,10 +142,17 @@ fn local_gateway_ignores_the_socket_of_the_environment() {
 }
 
 #[test]
-fn completions_exist_for_the_usual_shells() {
+fn completions_exist_for_the_usual_shells_without_hidden_commands() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
         assert!(place.run(&["completions", shell]).done().data.contains("millrace"), "{shell}");
+    }
+    let script = place.run(&["completions", "bash"]).done().data.clone();
+    let offers = script.lines().filter_map(|line| line.trim().strip_prefix("opts="));
+    let offered: Vec<&str> = offers.flat_map(|words| words.trim_matches('"').split(' ')).collect();
+    assert!(offered.contains(&"up"), "{offered:?}");
+    for hidden in ["reference", "ask", "sizes-worker", "supervise"] {
+        assert!(!offered.contains(&hidden), "{hidden}");
     }
 }
 

@@ -218,4 +218,6 @@ fn json_of_links_matches_the_schemas() {
         millrace_testkit::skip!("no network device for a VPN: it needs root and an address");
     };
     assert_valid(&vpn(&["plan", &file, "--json"]).done().data, "vpn-plan");
+    let would = vpn(&["up", &file, "--dry-run"]);
+    assert_eq!(would.done().data, vpn(&["plan", &file]).data);
 }

@@ -119,6 +119,9 @@ fn bench_crypto_reports_what_it_cannot_measure() {
     let wrong = place.run(&["bench", "crypto", "--keys", "x25519", "--operations", "rsa-raw"]);
     assert_ne!(wrong.code, 0);
     assert!(wrong.talk.contains("leave out"), "{}", wrong.talk);
+    place.run(&["bench", "crypto", "--rounds", "0"]).failed(2, &["a number from 1 to 100"]);
+    let missing = ["bench", "sizes", "--compare", "/nonexistent", "/nonexistent"];
+    place.run(&missing).failed(2, &["cannot read /nonexistent"]);
     let none = place.run(&["bench", "crypto", "--backends", "kernel"]);
     assert_ne!(none.code, 0);
     assert!(none.talk.contains("--backends kernel"), "{}", none.talk);

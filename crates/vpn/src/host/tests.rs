@@ -32,8 +32,8 @@ fn host_with_everything_has_no_problem() {
 #[test]
 fn link_that_carries_ipv6_or_encrypts_in_the_kernel_needs_a_kernel_that_does() {
     let text = SAMPLE
-        .replace("# inner6", "inner6")
-        .replace("# data-path = \"user\"", "data-path = \"kernel\"");
+        .replace("#: inner6", "inner6")
+        .replace("#: data-path = \"user\"", "data-path = \"kernel\"");
     let link = VpnLink::parse(&text).expect("a link");
     let mut host = ready();
     let text = |host: &Host| {
@@ -91,7 +91,7 @@ fn each_missing_thing_is_a_problem_with_a_remedy() {
 
 #[test]
 fn bridged_link_needs_a_kernel_with_bonds_and_a_bridge_of_its_mtu() {
-    let text = SAMPLE_BRIDGED.replace("# bridge =", "bridge =");
+    let text = SAMPLE_BRIDGED.replace("#: bridge =", "bridge =");
     let link = VpnLink::parse(&text).expect("a link");
     // Multipath routes are nothing to it.
     let mut host = Host { has_multipath: false, ..ready() };
@@ -113,7 +113,7 @@ fn bridged_link_needs_a_kernel_with_bonds_and_a_bridge_of_its_mtu() {
         long.contains("packets of 1500 bytes, and the bond carries 1426: write mtu = 1500"),
         "{long}"
     );
-    let link = VpnLink::parse(&text.replace("# mtu", "mtu")).expect("a link");
+    let link = VpnLink::parse(&text.replace("#: mtu", "mtu")).expect("a link");
     assert_eq!(found(&link, &host), "");
     host.devices.push("branch".to_owned());
     assert!(found(&link, &host).contains("the device branch exists"));
@@ -157,7 +157,7 @@ fn openssl_configuration_is_checked_and_a_stub_without_one_is_noted() {
         notes.iter().any(|note| note.contains("openssl-config"))
     };
     assert!(noted(&VpnLink::parse(SAMPLE).expect("the sample"), &host));
-    let named = SAMPLE.replacen("# openssl-config", "openssl-config", 1);
+    let named = SAMPLE.replacen("#: openssl-config", "openssl-config", 1);
     let link = VpnLink::parse(&named).expect("a link");
     assert!(!noted(&link, &host));
     assert_eq!(host.problems(&link, Side::A, &[]), []);

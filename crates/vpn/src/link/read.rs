@@ -602,7 +602,7 @@ impl<'t> Reader<'t> {
                 self.problem(
                     line,
                     what,
-                    "man millrace-vpn and the sample link.toml have the values",
+                    "`millrace sample link` and man 5 millrace-link.toml have the values",
                 );
                 None
             }

@@ -5,13 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Every key of the sample, also those that it shows at their default.
-fn every_key() -> String {
-    let line = |line: &str| match line.strip_prefix("# ") {
-        Some(rest) if rest.contains(" = ") => rest.to_owned(),
-        _ => line.to_owned(),
-    };
-    SAMPLE.lines().map(line).collect::<Vec<_>>().join("\n")
+/// Every key of a sample, also the optional ones.
+fn every_key(sample: &str) -> String {
+    sample.replace("#: ", "")
 }
 
 /// The samples show an address that has no default.
@@ -34,7 +30,7 @@ fn take_openssl_config(link: &mut VpnLink) {
 
 /// The sample with one line replaced.
 fn with(old: &str, new: &str) -> String {
-    let text = every_key();
+    let text = every_key(SAMPLE);
     assert!(text.contains(old), "{old}");
     text.replacen(old, new, 1)
 }
@@ -47,9 +43,10 @@ fn sample_shows_the_defaults() {
         link.destinations(Side::A).iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["10.97.0.2/32", "10.2.0.0/16"]
     );
-    let mut full =
-        VpnLink::parse(&every_key().replace("/NAME", "/branch").replace("NAME-b", "branch-b"))
-            .expect("every key");
+    let mut full = VpnLink::parse(
+        &every_key(SAMPLE).replace("/NAME", "/branch").replace("NAME-b", "branch-b"),
+    )
+    .expect("every key");
     assert_eq!(full.socket_buffer_bytes.take(), Some(1_048_576));
     assert_eq!(full.ends[0].device.take(), Some("eth0".to_owned()));
     take_openssl_config(&mut full);
@@ -60,7 +57,7 @@ fn sample_shows_the_defaults() {
 
 #[test]
 fn all_problems_of_a_file_come_together_with_their_lines() {
-    let text = "nmae = \"x\"\nmembers = 0\ncipher = \"AES-256-CBC\"\nmode = \"meshed\"\n\
+    let text = "nmae = \"x\"\nmembers = 0\ncipher = \"aes-256-cbc\"\nmode = \"meshed\"\n\
         [ends.a]\naddress = \"127.0.0.1\"\ninner = \"10.97.0.1\"\n\
         [ends.b]\naddress = \"198.51.100.2\"\nnetworks = [\"10.0.0.1/8\"]\n\
         [tunnels]\nport = 70000\nfragment = 1\n";
@@ -72,7 +69,7 @@ fn all_problems_of_a_file_come_together_with_their_lines() {
         "10 problems, and nothing was changed",
         "line 1: unknown key nmae: remove it",
         "name is missing: add name = \"branch\"",
-        "line 3: cipher \"AES-256-CBC\" has no authenticated encryption",
+        "line 3: cipher \"aes-256-cbc\" has no authenticated encryption",
         "mode \"meshed\" does not exist; write routed or bridged",
         "127.0.0.1 is not the address of a host",
         "ends.b.inner is missing",
@@ -117,12 +114,7 @@ fn contradicting_addresses_are_refused() {
 #[test]
 fn ipsec_sample_shows_the_defaults() {
     let link = VpnLink::parse(SAMPLE_IPSEC).expect("the sample");
-    let line = |line: &str| match line.strip_prefix("# ") {
-        Some(rest) if rest.contains(" = ") => rest.to_owned(),
-        _ => line.to_owned(),
-    };
-    let text = SAMPLE_IPSEC.lines().map(line).collect::<Vec<_>>().join("\n");
-    let text = text.replace("/NAME", "/branch").replace("NAME-b", "branch-b");
+    let text = every_key(SAMPLE_IPSEC).replace("/NAME", "/branch").replace("NAME-b", "branch-b");
     let mut full = VpnLink::parse(&text).expect("every key");
     take_openssl_config(&mut full);
     take_inner6(&mut full);
@@ -136,12 +128,7 @@ fn bridged_sample_shows_the_defaults() {
     let spread = BondSpread::BalanceXor(BondHash::Layer34);
     assert_eq!(link.mode, LinkMode::Bridged(BondSettings { spread, mtu: None }));
     assert_eq!(link.device(3), "branch_3");
-    let line = |line: &str| match line.strip_prefix("# ") {
-        Some(rest) if rest.contains(" = ") => rest.to_owned(),
-        _ => line.to_owned(),
-    };
-    let text = SAMPLE_BRIDGED.lines().map(line).collect::<Vec<_>>().join("\n");
-    let text = text.replace("/NAME", "/branch").replace("NAME-b", "branch-b");
+    let text = every_key(SAMPLE_BRIDGED).replace("/NAME", "/branch").replace("NAME-b", "branch-b");
     let mut full = VpnLink::parse(&text).expect("every key");
     take_openssl_config(&mut full);
     take_inner6(&mut full);
@@ -161,23 +148,23 @@ fn keys_of_a_bond_are_refused_where_they_mean_nothing() {
         ("mode = \"bridged\"\n", "mode = \"routed\"\n", "[bond] belongs to the mode bridged"),
         ("mode = \"bridged\"\n", "", "bridge belongs to the mode bridged"),
         (
-            "# mode = \"balance-xor\"",
+            "#: mode = \"balance-xor\"",
             "mode = \"802.3ad\"",
             "no mode of a link's bond; write one of balance-rr",
         ),
         (
-            "# mode = \"balance-xor\"",
+            "#: mode = \"balance-xor\"",
             "mode = \"active-backup\"\nhash = \"layer2\"",
             "not to active-backup",
         ),
-        ("# hash = \"layer3+4\"", "hash = \"layer4\"", "write one of layer2, layer2+3, layer3+4"),
-        ("# mtu = 1500", "mtu = 575", "bond.mtu is not from 576"),
-        ("# mtu = 1500", "slaves = 2", "unknown key bond.slaves"),
+        ("#: hash = \"layer3+4\"", "hash = \"layer4\"", "write one of layer2, layer2+3, layer3+4"),
+        ("#: mtu = 1500", "mtu = 575", "bond.mtu is not from 576"),
+        ("#: mtu = 1500", "slaves = 2", "unknown key bond.slaves"),
         ("members = 4", "members = 1\nengine = \"ipsec\"", "no other carries Ethernet frames"),
         ("members = 4", "members = 4\nengine = \"auto\"", "no other carries Ethernet frames"),
-        ("# port = 1194", "data-path = \"kernel\"", "data channel carries no Ethernet frames"),
+        ("#: port = 1194", "data-path = \"kernel\"", "data channel carries no Ethernet frames"),
     ] {
-        let text = SAMPLE_BRIDGED.replace("# bridge =", "bridge =");
+        let text = SAMPLE_BRIDGED.replace("#: bridge =", "bridge =");
         assert!(text.contains(old), "{old}");
         let found = problems(&text.replacen(old, new, 1));
         let fits =
@@ -275,7 +262,7 @@ proptest! {
     /// One byte of the sample changed, or any text: a link or problems, no panic.
     #[test]
     fn any_text_is_read_without_panic(position in 0..2000_usize, byte: u8, text in ".{0,200}") {
-        let mut bytes = every_key().into_bytes();
+        let mut bytes = every_key(SAMPLE).into_bytes();
         let position = position % bytes.len();
         bytes[position] = byte;
         let _ = VpnLink::parse(&String::from_utf8_lossy(&bytes));

@@ -167,12 +167,13 @@ pub(super) fn usable(address: IpAddr) -> Result<IpAddr, LinkValueError> {
 }
 
 pub(super) fn cipher(value: &DeValue<'_>) -> Result<TunnelCipher, LinkValueError> {
-    let wanted = text(value)?.to_ascii_uppercase();
+    let written = text(value)?;
+    let wanted = written.to_ascii_uppercase();
     let known = TunnelCipher::ALL.into_iter().find(|cipher| cipher.name() == wanted);
     known.ok_or_else(|| {
         let reason = REFUSED_CIPHERS.iter().find(|(part, _)| wanted.contains(part));
         let why = reason.map_or("is not known", |(_, why)| *why);
-        none_of(&wanted, why, &TunnelCipher::ALL.map(TunnelCipher::name))
+        none_of(written, why, &TunnelCipher::ALL.map(TunnelCipher::name))
     })
 }
 

@@ -107,9 +107,9 @@ fn bridged(text: &str, side: Side) -> LinkPlan {
 fn plan_of_a_bridged_link_is_that_of_the_fixture() {
     // One end is a router, the other a bridge with hosts of the usual MTU.
     let (head, tail) = SAMPLE_BRIDGED.split_once("[ends.b]").expect("two ends");
-    let head = head.replace("members = 4", "members = 2").replace("# mtu", "mtu");
-    let head = head.replace("# bridge", "bridge");
-    let tail = tail.replace("# port", "port").replacen(
+    let head = head.replace("members = 4", "members = 2").replace("#: mtu", "mtu");
+    let head = head.replace("#: bridge", "bridge");
+    let tail = tail.replace("#: port", "port").replacen(
         "inner = ",
         "networks = [\"10.2.0.0/16\"]\ninner = ",
         1,
@@ -176,9 +176,9 @@ fn bond_of_each_mode_is_made_by_the_kernels_names_and_goes_last() {
 fn mode_of_a_link_that_is_up_stays() {
     let routed = VpnLink::parse(SAMPLE).expect("a link");
     let xor = VpnLink::parse(SAMPLE_BRIDGED).expect("a link");
-    let rr = SAMPLE_BRIDGED.replacen("# mode =", "mode = \"balance-rr\" #", 1);
+    let rr = SAMPLE_BRIDGED.replacen("#: mode =", "mode = \"balance-rr\" #", 1);
     let rr = VpnLink::parse(&rr).expect("a link");
-    let hash = SAMPLE_BRIDGED.replacen("# hash =", "hash = \"layer2\" #", 1);
+    let hash = SAMPLE_BRIDGED.replacen("#: hash =", "hash = \"layer2\" #", 1);
     let hash = VpnLink::parse(&hash).expect("a link");
     let up = bridged(SAMPLE_BRIDGED, Side::A).layout;
     assert_eq!(up.mode_problem(&xor), None);

@@ -163,7 +163,10 @@ fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
         let path = snippet.path.display();
         text.push_str(&format!("take out of {path}:\n{}", snippet.contents));
     }
-    text.push_str("then restart the server: it takes its environment at a start\n");
+    text.push_str(match text.as_str() {
+        "" => "nothing to remove: no file of `millrace gateway --write` is here\n",
+        _ => "then restart the server: it takes its environment at a start\n",
+    });
     output::print(&text)
 }
 

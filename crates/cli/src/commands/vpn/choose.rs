@@ -6,7 +6,6 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use millrace_bench::BenchError;
 use millrace_bench::cli::{CaseEngine, LinkToMeasure, measure_links, run_vpn};
 use millrace_hostfs::Root;
 use millrace_vpn::apply::{choice_file, save_choice};
@@ -17,15 +16,13 @@ use millrace_vpn::link::{DataPath, LinkEngine, VpnLink};
 
 use super::{folders, read};
 use crate::args::VpnBenchArgs;
+use crate::commands::bench::to_exit_error;
 use crate::exit::{Failure, fail};
 use crate::output::{Table, date};
 
 pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     let Some(file) = &args.choose else {
-        return run_vpn(&args.bench).map_err(|error| match error {
-            BenchError::Usage(why) => fail(Failure::Usage, why),
-            other => other.into(),
-        });
+        return run_vpn(&args.bench).map_err(to_exit_error);
     };
     let usage = |message: String| fail(Failure::Usage, message);
     let link = VpnLink::parse(&read(file)?).map_err(|error| usage(error.to_string()))?;

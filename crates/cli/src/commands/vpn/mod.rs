@@ -91,6 +91,10 @@ fn plan(args: &VpnPlanArgs) -> Result<()> {
     if args.json {
         return output::print_json(&checked.plan);
     }
+    print_plan(&checked)
+}
+
+fn print_plan(checked: &Checked) -> Result<()> {
     let choice = checked.plan.choice.as_ref().map(choose::page);
     let comments = choice.iter().flat_map(|page| page.lines());
     let comments: String = comments.map(|line| format!("# {line}\n")).collect();
@@ -99,6 +103,9 @@ fn plan(args: &VpnPlanArgs) -> Result<()> {
 
 fn up(args: &VpnUpArgs) -> Result<()> {
     let checked = check(&args.link)?;
+    if args.plan.dry_run {
+        return print_plan(&checked);
+    }
     if let Some(choice) = &checked.plan.choice {
         eprintln!("engine auto: {}", choice.chosen.title());
     }
@@ -121,7 +128,7 @@ fn up(args: &VpnUpArgs) -> Result<()> {
 }
 
 fn rollback(args: &VpnRollbackArgs) -> Result<()> {
-    let VpnRollbackArgs { link, to, dry_run } = args;
+    let VpnRollbackArgs { link, to, plan } = args;
     let folders = folders(&link.folders);
     let applied = AppliedLink::load(&folders, &link.name)?
         .ok_or_else(|| ApplyError::NotUp(link.name.clone()))?;
@@ -132,8 +139,8 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
     };
     let side = applied.layout.side;
     let checked = apply::check_former(&link.name, to, side, &folders).map_err(to_exit_error)?;
-    if *dry_run {
-        return output::print(&checked.plan.text());
+    if plan.dry_run {
+        return print_plan(&checked);
     }
     let generation = apply_plan(&checked, &link.folders, UpOptions::default())?;
     wait_until_up(&link.name, generation, None, &folders)
@@ -241,7 +248,7 @@ fn restart(args: &VpnRestartArgs) -> Result<()> {
 fn down(args: &VpnDownArgs) -> Result<()> {
     let name = &args.link.name;
     let plan = down::plan(name, &folders(&args.link.folders))?;
-    if args.dry_run {
+    if args.plan.dry_run {
         return output::print(&plan.text());
     }
     plan.perform()?;

@@ -37,7 +37,7 @@ fn read(link: &VpnNameArgs) -> Result<LinkStatus> {
         read_status(&folders.run_of(name)).ok_or_else(|| ApplyError::NotUp(name.clone()))?;
     if !apply::is_supervised(name, &folders) {
         let message = format!(
-            "link {name} has no supervisor; its tunnels run on: millrace vpn up LINK starts one"
+            "link {name} has no supervisor; its tunnels run on: `millrace vpn up LINK` starts one"
         );
         return Err(fail(Failure::Failed, message));
     }
