@@ -1,8 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One public path for each name: the root of a crate, and each folder of it, exports no name of a module that is public
-//! itself, and none of another crate of the workspace. An importer then has no choice, and a search for the path finds every use.
+//! One public path for each name: the root of a crate, and each folder of it, exports no name of a module that is
+//! public itself, and none of another crate of the workspace. An importer then has no choice, and a search for the path
+//! finds every use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,7 @@ const PASSED_ON: &[(&str, &str, &str)] =
 /// A file that cannot be read.
 pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for path in files.iter().filter(|path| path.ends_with("src/lib.rs") || path.ends_with("mod.rs"))
-    {
+    for path in files.iter().filter(|path| has_exports(path)) {
         if let Some(folder) = crate_of(path) {
             let text = fs::read_to_string(root.join(path))
                 .with_context(|| format!("reading {}", path.display()))?;
@@ -32,6 +32,11 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
         }
     }
     Ok(complaints)
+}
+
+/// Whether a file is the root of a crate or of a folder of modules.
+fn has_exports(path: &Path) -> bool {
+    path.ends_with("src/lib.rs") || path.ends_with("mod.rs")
 }
 
 fn doubled(folder: &str, text: &str) -> Vec<String> {
@@ -73,5 +78,15 @@ mod tests {
                 "JobId is exported again: its home is crates/operation",
             ]
         );
+    }
+
+    #[test]
+    fn folder_that_exports_from_its_public_module_is_refused() {
+        let text = "\npub mod system;\nmod finding;\npub use self::system::System;\npub use finding::Finding;\n";
+        let expected =
+            "System has two public paths: make the module system private, or do not export it";
+        assert_eq!(doubled("inspect", text), [expected]);
+        assert!(has_exports(Path::new("crates/inspect/src/doctor/mod.rs")));
+        assert!(!has_exports(Path::new("crates/inspect/src/doctor/system.rs")));
     }
 }
