@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_hostfs::Root;
-use millrace_inspect::doctor::{Facts, MAX_SETTINGS, ConfiguredProgram, FileSettings, System, examine};
+use millrace_inspect::doctor::system::System;
+use millrace_inspect::doctor::{ConfiguredProgram, Facts, FileSettings, MAX_SETTINGS, examine};
 use millrace_inspect::report::Report;
 
 const PROGRAMS: [ConfiguredProgram; 8] = [

@@ -20,6 +20,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `arguments` | the check of an operation and its input, which each backend repeats |
 //! | `blinding` | RSA keys with blinding and verification by the host, for devices that do neither |
 //! | `counters` | what a device has done, for display |
 //! | `known_answer` | one operation that a device computes before it serves |
@@ -27,6 +28,7 @@
 //! | `raw_rsa` | applies `software::padding` to the tasks of a backend that computes only `x^d mod n` |
 //! | `software` | for the others: parses and checks their keys, does single operations on AWS-LC, and pads around raw RSA |
 
+mod arguments;
 mod blinding;
 mod counters;
 pub mod cuda;
@@ -37,17 +39,3 @@ pub mod qat;
 mod raw_rsa;
 pub mod simd;
 pub mod software;
-
-use millrace_engine::BackendError;
-use millrace_operation::{JobError, KeyType, Operation};
-
-/// [`Operation::check`], with the error as a [`BackendError`].
-fn check(operation: &Operation, key_type: KeyType, input: &[u8]) -> Result<(), BackendError> {
-    operation.check(key_type, input).map_err(|error| {
-        if error == JobError::NotOffered {
-            BackendError::NotOffered
-        } else {
-            BackendError::BadInput
-        }
-    })
-}

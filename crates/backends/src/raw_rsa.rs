@@ -9,6 +9,7 @@ use millrace_engine::backend::Capability;
 use millrace_operation::{KeyType, MIN_MODULUS_BITS, Operation, OperationKind, Output};
 use zeroize::Zeroizing;
 
+use crate::arguments::check_arguments;
 use crate::software::keys::{LoadedKey, Secret};
 use crate::software::padding;
 use crate::software::rsa::RsaSecret;
@@ -60,7 +61,7 @@ pub(crate) fn prepare(
     input: &[u8],
 ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
     let key_type = key.info.key_type;
-    crate::check(operation, key_type, input)?;
+    check_arguments(operation, key_type, input)?;
     let KeyType::Rsa { bits } = key_type else {
         return Err(BackendError::NotOffered);
     };

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result};
 use millrace_manager::api::Code;
-use millrace_manager::client::access::AccessError;
-use millrace_manager::client::{Access, ClientError, ManagerClient};
+use millrace_manager::client::{Access, AccessError, ClientError, ManagerClient};
 
 use crate::args::AccessArgs;
 use crate::exit::{Failure, fail};

@@ -6,7 +6,7 @@
 //!
 //! The crate handles files, processes and configuration syntax. It contains no cryptography and depends on no
 //! other crate of Millrace. Generated files are here and in no separate crate, since they are compared with
-//! the files of the host, tested by its programs and restored after a refusal, all with the modules below.
+//! the files of the host, tested by its programs and restored after a refusal, all with the modules below (ADR 40).
 //!
 //! ```text
 //! files      root/         bounded reads below one folder or bundle; no link leads out

@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 
 use millrace_edge::bulk_sizes::{self, BulkSize};
 
-use super::{BulkAlgorithm, BulkInterface};
+use crate::algorithm::{BulkAlgorithm, BulkInterface};
 
 /// Most systems in the file: enough for a few updates of the kernel and of OpenSSL.
 const MAX_SYSTEMS: usize = 8;

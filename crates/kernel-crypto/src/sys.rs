@@ -9,7 +9,7 @@ use std::{mem, ptr};
 
 use libc::{c_int, c_ulong, c_void};
 
-use super::BulkDirection;
+use crate::algorithm::BulkDirection;
 
 /// Bytes of the longest initialisation vector: a block of AES.
 const MAX_IV: usize = 16;
@@ -39,7 +39,7 @@ fn owned(fd: c_int) -> OwnedFd {
 // ---- AF_ALG -----------------------------------------------------------------------------------------
 
 /// A socket for an algorithm: `kind` is `skcipher`, `aead` or `hash`, `name` that of the kernel.
-pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
+pub(crate) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     // SAFETY: takes numbers.
     let fd = unsafe { libc::socket(libc::AF_ALG, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
     let socket = owned(outcome(fd)?);
@@ -59,7 +59,7 @@ pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
+pub(crate) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
     let len = number32(key.len())?;
     let level = libc::SOL_ALG;
     let option = libc::ALG_SET_KEY;
@@ -70,7 +70,7 @@ pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
 }
 
 /// Sets the length of the tag of an authenticated cipher.
-pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
+pub(crate) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
     let len = number32(len)?;
     let level = libc::SOL_ALG;
     let option = libc::ALG_SET_AEAD_AUTHSIZE;
@@ -80,7 +80,7 @@ pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
 }
 
 /// A socket for operations with the key that is set.
-pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
+pub(crate) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
     let no_address = ptr::null_mut();
     let no_len = ptr::null_mut();
     // SAFETY: null asks for no address.
@@ -93,15 +93,15 @@ pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
 struct Control([u8; 128]);
 
 /// Parameters of a message for a cipher.
-pub(super) struct Order<'a> {
-    pub(super) direction: BulkDirection,
-    pub(super) iv: &'a [u8],
+pub(crate) struct Order<'a> {
+    pub(crate) direction: BulkDirection,
+    pub(crate) iv: &'a [u8],
     /// Bytes at the start of the input that are authenticated only; `None` for a cipher without a tag.
-    pub(super) authenticated: Option<usize>,
+    pub(crate) authenticated: Option<usize>,
 }
 
 /// Sends a message, or fails at once if the socket's buffer has no room.
-pub(super) fn send(
+pub(crate) fn send(
     socket: &OwnedFd,
     order: Option<&Order<'_>>,
     parts: &[IoSlice<'_>],
@@ -164,7 +164,7 @@ impl ControlWriter<'_> {
 }
 
 /// Receives a result.
-pub(super) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize> {
+pub(crate) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize> {
     // SAFETY: plain numbers and null pointers, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     // `IoSliceMut` has the layout of `iovec`.
@@ -243,7 +243,7 @@ unsafe fn control(device: BorrowedFd<'_>, request: c_ulong, argument: *mut c_voi
 }
 
 /// Begins a session with a cipher or a MAC, by the device's number for it. 0 stands for no cipher or no MAC.
-pub(super) fn begin_session(
+pub(crate) fn begin_session(
     device: BorrowedFd<'_>,
     cipher: u32,
     mac: u32,
@@ -276,7 +276,7 @@ pub(super) fn begin_session(
     Err(first_error.unwrap_or_else(invalid))
 }
 
-pub(super) fn end_session(device: BorrowedFd<'_>, session: u32) {
+pub(crate) fn end_session(device: BorrowedFd<'_>, session: u32) {
     let mut session = session;
     // It fails only for a session that is gone already.
     // SAFETY: the request takes the number of a session.
@@ -291,7 +291,7 @@ fn number(direction: BulkDirection) -> u16 {
 }
 
 /// Encrypts or decrypts whole blocks into `out`, which is as long.
-pub(super) fn crypt(
+pub(crate) fn crypt(
     device: BorrowedFd<'_>,
     session: u32,
     direction: BulkDirection,
@@ -319,7 +319,7 @@ pub(super) fn crypt(
 }
 
 /// Hashes a message into `out`, which has the length of the result.
-pub(super) fn hash(
+pub(crate) fn hash(
     device: BorrowedFd<'_>,
     session: u32,
     input: &[u8],
@@ -350,7 +350,7 @@ pub(super) fn hash(
 /// Encrypts and authenticates a message, or decrypts and checks it. A tag of `tag_len` bytes follows the ciphertext.
 /// So the output of an encryption is longer than its input by the tag. The output of a decryption has room for the tag,
 /// too, since drivers may use that room.
-pub(super) fn crypt_auth(
+pub(crate) fn crypt_auth(
     device: BorrowedFd<'_>,
     session: u32,
     order: &Order<'_>,
@@ -382,4 +382,16 @@ pub(super) fn crypt_auth(
     };
     // SAFETY: the request's struct: inputs that are readable for their lengths, and an output with room for the result.
     unsafe { control(device, CRYPT_AUTH, (&raw mut op).cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_that_does_not_fit_the_address_is_refused() {
+        let refused = algorithm(&[b'k'; 14], b"cbc(aes)").expect_err("no room for the end");
+        let missing_family = refused.raw_os_error() == Some(libc::EAFNOSUPPORT);
+        assert!(missing_family || refused.raw_os_error() == Some(libc::EINVAL), "{refused}");
+    }
 }

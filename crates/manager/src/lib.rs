@@ -24,6 +24,7 @@
 pub mod api;
 pub mod client;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 mod http_head;
 pub mod managed_node;

@@ -15,8 +15,11 @@
 //!
 //! A private operation of a key that was loaded goes to the pool, and its result is verified. If the pool
 //! does not answer in time and the private key is in this process, OpenSSL does it in an inner library
-//! context. That context does everything else, too. The exception is primitives that the setting `local` names: AWS-LC
-//! computes those in this process, with algorithms, key objects and TLS groups of their own.
+//! context. That context does everything else, too, with two exceptions:
+//! - Primitives that the setting `local` names: key shares, the key schedule of TLS 1.3, and under a slow libcrypto
+//!   records and SHA-2. AWS-LC or the lanes compute those in this process, with algorithms, key objects and TLS groups
+//!   of their own.
+//! - Long messages, which the kernel computes with the setting `kernel_bulk`.
 //!
 //! Deliberately absent:
 //! - Structs of libcrypto, and a libcrypto to link with. The module finds the libcrypto that loads it at run time, so

@@ -20,7 +20,8 @@
 //!   either; `on_demand_writable`: reads from its stream without a system call for each write; `imports`: the key
 //!   checks that one client waits for.
 //! - [`tls`]: mutual TLS, and a private CA for sites without one.
-//! - [`web`], [`http`]: the page, and the parts of HTTP that the manager uses, too. `admin`: requests of operators.
+//! - [`web`], [`http`]: the page, and bounded HTTP; the manager serves its API by both (ADR 28). `admin`: requests of
+//!   operators.
 #![forbid(unsafe_code)]
 
 mod admin;

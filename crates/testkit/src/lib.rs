@@ -31,10 +31,4 @@ pub use backend::{collector, device, fake, faulty, keys, vectors};
 #[cfg(feature = "conformance")]
 pub use backend::{conformance, verify};
 pub use host::{etcd, machine, qat};
-pub use run::{random, skip, timing, wait};
-
-/// Whether tests may take hours: `MILLRACE_LONG=1`.
-#[must_use]
-pub fn is_long() -> bool {
-    std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1")
-}
+pub use run::{is_long, random, skip, timing, wait};

@@ -15,7 +15,7 @@
 //! apply       get → verify → generate → apply; former configurations
 //! down        takes a link down
 //! exec        actions of a plan, tunnel processes, locks
-//! ipsec       strongSwan's configuration, VyOS's commands, the vici protocol
+//! ipsec       strongSwan's configuration, import and export of VyOS's commands, the vici protocol
 //! management  the management interface of OpenVPN, as lines
 //! supervise   machine: events and time in, actions out; shell: processes, sockets, probes, routes
 //! ```

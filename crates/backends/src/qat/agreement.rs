@@ -24,6 +24,7 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::sys::{CurveNumbers, Request};
+use crate::arguments::check_arguments;
 use crate::software::keys::{LoadedKey, Secret};
 use crate::software::sys::{self as numbers, Modulus, Number};
 
@@ -108,7 +109,7 @@ impl AgreementKey {
         operation: &Operation,
         input: &[u8],
     ) -> Result<Vec<Request>, BackendError> {
-        crate::check(operation, self.software.info.key_type, input)?;
+        check_arguments(operation, self.software.info.key_type, input)?;
         match (operation, &self.group, &self.software.secret) {
             (Operation::Ecdh, Group::Curve { curve, width, numbers }, Secret::Ec(key)) => {
                 if !numbers::is_point(*curve, input) {

@@ -14,6 +14,7 @@ use super::keys::{LoadedKey, Secret};
 use super::padding;
 use super::rsa::{RsaSecret, rsa_private};
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number};
+use crate::arguments::check_arguments;
 
 /// Runs a task with the key that it names; fails if there is none.
 pub(crate) fn run_task(key: Option<&LoadedKey>, task: &Task) -> Result<Output, BackendError> {
@@ -27,7 +28,7 @@ pub(crate) fn run(
     operation: &Operation,
     input: &[u8],
 ) -> Result<Output, BackendError> {
-    crate::check(operation, key.info.key_type, input)?;
+    check_arguments(operation, key.info.key_type, input)?;
     match (operation, &key.secret) {
         (Operation::RsaPkcs1Sign { hash }, Secret::Rsa(rsa)) => rsa_pkcs1_sign(rsa, *hash, input),
         (Operation::RsaPssSign { hash, mgf_hash, salt_len }, Secret::Rsa(rsa)) => {

@@ -15,8 +15,9 @@ use millrace_operation::{
 
 use super::backend_set::{AtomicBackendSet, BackendIndex, BackendSet};
 use super::choice::{BatchLoad, Choices, Decision, Group, KnownCosts};
+use super::config::StartError;
 use super::measure::Measurement;
-use super::{BackendEvent, BackendStatus, Observer, StartError};
+use super::status::{BackendEvent, BackendStatus, Observer};
 use crate::backend::{Backend, BackendKey, Capability, Description, Health, Queue, Unusable};
 
 /// Time for which a backend is passed over after its first fault; doubled by each further one.

@@ -28,6 +28,7 @@
 
 mod backend_set;
 mod choice;
+mod config;
 mod dispatch;
 mod in_flight;
 mod inline;
@@ -35,6 +36,7 @@ mod job;
 mod measure;
 mod runner;
 mod shared;
+mod status;
 mod worker;
 
 use std::fmt;
@@ -44,151 +46,19 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use millrace_operation::{BackendKind, Class, JobError, JobId, KeyError, PrivateKey, sync::lock};
-use thiserror::Error;
+use millrace_operation::{Class, JobError, JobId, KeyError, PrivateKey, sync::lock};
 
-use crate::backend::{Backend, BackendDeviceStatus, Description};
+use crate::backend::Backend;
 use crate::queue::Owner;
 use crate::stats::{EngineSnapshot, Statistics};
+pub use config::{EngineConfig, Placement, StartError, WorkerThread};
 use dispatch::{Backends, OpenedKeys};
 use inline::InlineRunners;
 pub use job::{Completion, CompletionSink, EngineSession, Job, Key};
 use job::{Queued, SessionInner};
+pub use shared::SWEEP_INTERVAL;
 use shared::{ClassQueue, Shared, Unserved, sweep};
-
-/// Interval at which waiting jobs are checked for passed deadlines.
-pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Prepares worker threads: their processors and their scheduling. The engine makes no system calls, so the
-/// program that starts it does.
-pub trait Placement: Send + Sync + fmt::Debug {
-    /// Prepares the calling thread. Called once by each worker, before its first job. Failures are ignored.
-    fn place(&self, worker: WorkerThread);
-
-    /// Whether regular workers give way to all other threads of the process. Then the express worker of a
-    /// class computes the first jobs of an owner that has nothing in service, even if a regular worker is
-    /// free: that one may not run before threads that decode another owner's flood sleep.
-    fn express_first(&self) -> bool {
-        false
-    }
-}
-
-/// The role of a worker thread in its class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WorkerThread {
-    /// Worker with this number, from 0: computes for as long as jobs wait.
-    Regular(usize),
-    /// The express worker: computes a few jobs of owners that have nothing in service, so it should run soon
-    /// after it is woken.
-    Express,
-}
-
-/// Settings of an engine.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// Worker threads per class. Default: the cores available to this process.
-    pub workers: usize,
-    /// Jobs that may wait per class; more end as [`JobError::Busy`]. In a full queue an owner below its
-    /// share by weight takes the place of another owner's newest job. Default 8192: at 0.3 ms each
-    /// and one core that is 2.5 s of work, more than any handshake waits.
-    pub queue_limit: usize,
-    /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
-    /// session can fill the queue alone.
-    pub session_queue_limit: usize,
-    /// Prepares the worker threads. `None` leaves them to the operating system.
-    pub placement: Option<Arc<dyn Placement>>,
-    /// Logs changes in the state of the backends.
-    pub observer: Option<Arc<dyn Observer>>,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            workers: thread::available_parallelism().map_or(1, usize::from),
-            queue_limit: 8192,
-            session_queue_limit: 4096,
-            placement: None,
-            observer: None,
-        }
-    }
-}
-
-/// Logs changes in the state of a backend: the engine writes no log itself.
-pub trait Observer: Send + Sync + fmt::Debug {
-    /// Takes an event. Called from the engine's threads, so it must not block or call back. Each event is a
-    /// change or at least [`SWEEP_INTERVAL`] apart from the last of its kind, for one backend and worker.
-    fn note(&self, backend: BackendKind, event: &BackendEvent);
-}
-
-/// A change in the state of a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BackendEvent {
-    /// The backend refused a queue to a worker, for this reason. The worker asks again a second later.
-    #[error("refuses a queue: {0}")]
-    QueueRefused(String),
-    /// The backend does not serve at present, for this reason. Its jobs go to other backends.
-    #[error("is away: {0}")]
-    Away(String),
-    /// The backend serves again.
-    #[error("is back")]
-    Back,
-    /// The engine passes over the backend for this long: a result failed verification, it panicked or it lost a task.
-    #[error("is passed over for {} s after a fault", .0.as_secs())]
-    Quarantined(Duration),
-    /// The backend held this number of tasks beyond the deadline of their jobs.
-    #[error("did not answer {0} tasks before their deadline")]
-    Lost(usize),
-}
-
-/// Why an engine did not start.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// No backend can be used here. Holds the reasons, one per backend.
-    #[error("no backend is usable on this machine: {0}")]
-    NoBackend(String),
-    /// The operating system refused a thread.
-    #[error("cannot start a worker thread")]
-    Thread(#[from] std::io::Error),
-}
-
-/// State of one backend, for display.
-#[derive(Clone, Debug)]
-pub struct BackendStatus {
-    /// Kind, version and batch size.
-    pub description: Description,
-    /// Reason for which the backend cannot be used; `None` if it can.
-    pub unusable: Option<String>,
-    /// Reason for which the backend does not serve at present, although it may later; `None` if it serves.
-    pub away: Option<String>,
-    /// Queues that are open.
-    pub queues: usize,
-    /// Reason for which the last queue that a worker asked for was refused; `None` if it was opened. Other workers may
-    /// have theirs.
-    pub queue_refused: Option<String>,
-    /// Queues that the backend refused since the start.
-    pub queues_refused: u64,
-    /// Tasks that the backend held beyond the deadline of their jobs, since the start.
-    pub lost: u64,
-    /// Devices of the backend, if it tells them apart.
-    pub devices: Vec<BackendDeviceStatus>,
-    /// Whether the backend is passed over because a result of it failed verification, or it panicked.
-    pub quarantined: bool,
-}
-
-/// Measured costs and the chosen backend, for jobs of one kind and number in a batch.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BackendChoice {
-    /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
-    pub jobs: String,
-    /// Upper batch size of this row; `None` for the last row, which has no limit.
-    pub max_batch: Option<usize>,
-    /// The backend that serves these jobs.
-    pub serving: BackendKind,
-    /// Number of times that the serving backend changed.
-    pub switches: u64,
-    /// Running median of the time that a backend needs for one job; only backends that were measured.
-    pub costs: Vec<(BackendKind, Duration)>,
-}
+pub use status::{BackendChoice, BackendEvent, BackendStatus, Observer};
 
 /// Runs jobs on backends. Cheap to clone; the threads end with [`Engine::stop`] or with the last
 /// clone.

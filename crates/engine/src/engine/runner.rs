@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::{Class, JobError};
 
-use super::SWEEP_INTERVAL;
 use super::backend_set::{BackendIndex, BackendSet};
 use super::dispatch::{Backends, OpenQueue};
 use super::in_flight::{InFlight, InFlightTable};
 use super::job::{Completion, CompletionBatch, Job, Queued};
 use super::measure::BatchPlans;
-use super::shared::Shared;
+use super::shared::{SWEEP_INTERVAL, Shared};
 use crate::backend::{BackendKey, Done, Pace, Task};
 use crate::error::BackendError;
 

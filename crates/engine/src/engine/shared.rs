@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::{Class, JobError, sync::lock};
 
+use super::config::EngineConfig;
 use super::dispatch::Backends;
 use super::job::{Completion, CompletionBatch, EngineSession, Queued};
-use super::{EngineConfig, SWEEP_INTERVAL};
 use crate::queue::{Contention, FairQueue, Waiting};
 use crate::stats::Statistics;
+
+/// Interval at which waiting jobs are checked for passed deadlines.
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The queue of one class and what goes with it under the same lock.
 pub(super) struct ClassState {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::{Class, JobError, sync::lock};
 
-use super::WorkerThread;
+use super::config::WorkerThread;
 use super::job::Queued;
 use super::runner::{Intake, Runner};
 use super::shared::{ClassQueue, ClassState, Shared};

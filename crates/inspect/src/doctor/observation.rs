@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use millrace_hostfs::Root;
 
+use super::system::{self, System};
 use super::watch::{self, CounterRates, WatchReading};
-use super::{CHECKS, Check, Diagnosis, Facts, System, examine, system};
+use super::{CHECKS, Check, Diagnosis, Facts, examine};
 use crate::network::Network;
 use crate::qat::Qat;
 use crate::report::Report;

@@ -18,8 +18,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_server::tls::exposed_bits;
-use millrace_service::store::{IfExists, write_private};
+use millrace_service::store::{IfExists, exposed_bits, write_private};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 

@@ -6,7 +6,7 @@
 //! A client knows all managers of the pool. It asks the one that answered last, and another where that one cannot be
 //! reached. A write carries an idempotency key, so a repeated one takes effect once.
 
-pub mod access;
+mod access;
 pub(crate) mod http;
 
 use std::fmt;
@@ -20,7 +20,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use access::Access;
+pub use access::{Access, AccessError, OwnCertificate, Secret};
 pub use http::{DEFAULT_PORT, HttpError, ManagerUrl};
 
 use crate::api::{Page, Problem};
@@ -47,7 +47,7 @@ pub enum ClientError {
     Form(serde_json::Error),
     /// The access file or a certificate cannot be used.
     #[error("{0}")]
-    Access(#[from] access::AccessError),
+    Access(#[from] AccessError),
     /// TLS cannot be set up with these certificates.
     #[error("cannot use the certificates for the manager: {0}")]
     Tls(#[from] rustls::Error),
@@ -79,7 +79,7 @@ pub struct ManagerClient {
     /// The manager that answered last.
     current: AtomicUsize,
     tls: Arc<ClientConfig>,
-    token: Option<access::Secret>,
+    token: Option<Secret>,
 }
 
 impl fmt::Debug for ManagerClient {
@@ -96,7 +96,7 @@ impl ManagerClient {
     pub fn new(access: &Access) -> Result<Self, ClientError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(access.ca.as_bytes()) {
-            let certificate = certificate.map_err(access::AccessError::ca)?;
+            let certificate = certificate.map_err(AccessError::ca)?;
             roots.add(certificate)?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -108,8 +108,8 @@ impl ManagerClient {
                 let chain: Result<Vec<_>, _> =
                     CertificateDer::pem_slice_iter(own.chain.as_bytes()).collect();
                 let key = PrivateKeyDer::from_pem_slice(own.key.as_str().as_bytes());
-                let chain = chain.map_err(access::AccessError::certificate)?;
-                let key = key.map_err(access::AccessError::certificate)?;
+                let chain = chain.map_err(AccessError::certificate)?;
+                let key = key.map_err(AccessError::certificate)?;
                 config.with_client_auth_cert(chain, key)?
             }
             None => config.with_no_client_auth(),

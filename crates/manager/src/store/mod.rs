@@ -18,9 +18,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub mod etcd;
+pub(crate) mod etcd;
 mod memory;
-pub mod sqlite;
+mod sqlite;
 
 pub use etcd::{EtcdConfig, EtcdStore};
 pub use memory::MemoryStore;

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use millrace_operation::sync::lock;
 use millrace_service::NodeCertificate;
 use millrace_service::sink::{Order, SessionSink};
-use millrace_service::store::valid_identity;
+use millrace_service::store::{exposed_bits, valid_identity};
 use millrace_wire::ALPN;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
@@ -271,19 +271,6 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let user = rustix::process::geteuid().as_raw();
     check_private(path, metadata.mode() & 0o7777, metadata.uid(), user)?;
     PrivateKeyDer::from_pem_reader(file).map_err(failed)
-}
-
-/// Mode bits that give access to others than the owner.
-const EXPOSED: u32 = 0o077;
-
-/// Mode bits that a file of root must not have: its group may read it, since only root can have chosen that group.
-/// Debian's `ssl-cert` stores keys so, and PostgreSQL has the same rule.
-const EXPOSED_OF_ROOT: u32 = 0o037;
-
-/// Mode bits that a file with a secret must not have if the user `owner` owns it.
-#[must_use]
-pub const fn exposed_bits(owner: u32) -> u32 {
-    if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED }
 }
 
 fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {

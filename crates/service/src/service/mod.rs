@@ -49,9 +49,6 @@ use crate::status::{SessionRow, Status, StatusSource};
 use crate::store::{KeyStore, StoreError};
 use crate::tenants::{Directory, Terms};
 
-/// Name and version of this software, for descriptions.
-const SOFTWARE: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
-
 /// The certificate that a node shows its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCertificate {

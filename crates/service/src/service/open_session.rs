@@ -14,7 +14,7 @@ use millrace_wire::{ClientMessage, Fault, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use super::connections::{ConnectionSlot, SessionEntry};
-use super::{SOFTWARE, Service, ServiceInner};
+use super::{Service, ServiceInner};
 use crate::account::Account;
 use crate::keys::KeySet;
 use crate::metrics::ConnectionRefusal;
@@ -22,6 +22,9 @@ use crate::session::{Effects, SessionState};
 use crate::settings::{Settings, SettingsSnapshot};
 use crate::sink::{Order, SessionSink};
 use crate::tenants::Terms;
+
+/// Name and version of this software, for descriptions.
+const SOFTWARE: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
 
 /// The output of [`Session::carry_out`]. The front end must process all of it, in the order of the fields.
 #[derive(Debug)]

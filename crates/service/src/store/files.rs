@@ -92,6 +92,19 @@ pub fn write_private(path: &Path, bytes: &[u8], if_exists: IfExists) -> io::Resu
     Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
 }
 
+/// Mode bits that give access to others than the owner.
+const EXPOSED: u32 = 0o077;
+
+/// Mode bits that a file of root must not have: its group may read it, since only root can have chosen that group.
+/// Debian's `ssl-cert` stores keys so, and PostgreSQL has the same rule.
+const EXPOSED_OF_ROOT: u32 = 0o037;
+
+/// Mode bits that a file with a secret must not have if the user `owner` owns it.
+#[must_use]
+pub const fn exposed_bits(owner: u32) -> u32 {
+    if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED }
+}
+
 /// A name in the same directory that no key can have (leading dot) and no other writer uses.
 fn temporary_beside(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -47,7 +47,7 @@ use crate::policy::KeyPolicy;
 pub use audit::AUDIT_LOG;
 pub use error::StoreError;
 use files::{Disk, FileLayer, write_atomically};
-pub use files::{IfExists, write_private};
+pub use files::{IfExists, exposed_bits, write_private};
 pub use format::{
     FINGERPRINT_LEN, FormatError, KeyFile, MAX_FILE_LEN, MAX_IDENTITIES, MAX_IDENTITY_LEN,
     MAX_NAME_LEN, MAX_SPKI_LEN, Metadata, NONCE_LEN, parse, valid_identity, valid_name,

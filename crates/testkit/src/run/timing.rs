@@ -12,6 +12,8 @@
 
 use std::time::Instant;
 
+use super::is_long;
+
 /// The times differ if t is above this in each trial.
 const SUSPICIOUS: f64 = 10.0;
 
@@ -32,8 +34,7 @@ impl Timing {
     /// Timing for an ordinary test run; with `MILLRACE_LONG` it has enough measurements to find small leaks.
     #[must_use]
     pub fn from_environment() -> Self {
-        let long = crate::is_long();
-        Self { measurements: if long { 20_000 } else { 200 } }
+        Self { measurements: if is_long() { 20_000 } else { 200 } }
     }
 
     /// Calls `run(class)` for classes 0 and 1 in random order. `run` returns its time in nanoseconds.

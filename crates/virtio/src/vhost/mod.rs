@@ -11,19 +11,19 @@
 //! - `mailbox`: completions that wait for the thread of the rings.
 //! - `journal`: what outlives the process that serves a device.
 //! - `migration`: what moves to another host.
-//! - [`listener`]: sockets; one device per connection.
+//! - `listener`: sockets; one device per connection.
 
 mod backend;
 mod chain;
 mod connection;
 mod journal;
-pub mod listener;
+pub(crate) mod listener;
 mod mailbox;
 mod migration;
 mod scratch;
 
 pub use journal::Journal;
-pub use listener::{Devices, ListenError, SocketFile, SocketSettings, TargetOpener};
+pub use listener::{DeviceStatus, Devices, ListenError, SocketFile, SocketSettings, TargetOpener};
 pub use migration::MigrationState;
 
 /// Entries of a ring, at most. A Linux guest whose ring is full fails requests with ENOMEM, so the recommended size
