@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Key objects that hold a key share: OpenSSL generates, imports and exports them by this dispatch table, and the tables
-//! of `exchange` and `kem` compute with them.
+//! Key objects that hold a key share: OpenSSL generates, imports and exports them by this dispatch table, and the
+//! tables of `exchange` and `kem` compute with them.
 //!
-//! They live in this process only. Keys that sign, and keys of the pool, are [`Key`](crate::ffi::key::Key)s instead.
+//! The pool never has them. Keys that sign are [`Key`](crate::ffi::key::Key)s instead.
 
 use std::ffi::{CStr, c_int, c_void};
 

@@ -4,7 +4,8 @@
 //! The state machine of one member: its process, its probes, its place in the routes.
 //!
 //! The machine of the link hands it events by [`Member::handle`]. At each tick it lets the member run its process,
-//! probe, be judged and reconnect, in this order. Comparisons between members, and the routes themselves, are the link's.
+//! probe, be judged and reconnect, in this order. Comparisons between members, and the routes, are the
+//! link's.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
