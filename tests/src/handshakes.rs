@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The handshake driver as a program, for tests that are no Rust programs. Each line of standard input is
+//! The handshake driver as a program, for tests that are not Rust programs. Each line of standard input is
 //! answered with the counts so far, one JSON object a line; its end ends the load, with the final counts.
 
 use std::collections::BTreeMap;

@@ -182,7 +182,7 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Output {
         panic!("{:?} does not start ({error}): run `make setup`", command.get_program())
     }));
     if let Some(mut stdin) = child.0.stdin.take() {
-        // A program that does not read its input closes the pipe; that is no failure.
+        // A program that does not read its input closes the pipe; that is not a failure.
         drop(stdin.write_all(input));
     }
     let mut status = None;

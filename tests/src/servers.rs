@@ -476,7 +476,7 @@ impl PlainServer {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // A client that closes early is no failure of the server.
+                // A client that closes early is not a failure of the server.
                 drop(socket.and_then(answer));
             }
         });

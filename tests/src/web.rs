@@ -34,7 +34,7 @@ impl Page {
     /// The page itself.
     ///
     /// # Panics
-    /// If the body is no gzip, or has bytes behind its end.
+    /// If the body is not gzip, or has bytes behind its end.
     #[must_use]
     pub fn plain(&self) -> Vec<u8> {
         if !self.is_gzip() {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Programs that use zlib and are no web servers, with the compression library loaded: it keeps out of them, and
+//! Programs that use zlib and are not web servers, with the compression library loaded: it keeps out of them, and
 //! where it is set to serve every program they work with it.
 
 use std::fs;

@@ -70,7 +70,7 @@ fn full_disk_at_import_loses_no_key() {
         .filter_map(|line| line.split_once("/state/keys/").map(|(_, name)| name))
         .collect();
     files.sort_unstable();
-    assert_eq!(files, ["audit.jsonl", "first.key"], "half a key is no file: {after}");
+    assert_eq!(files, ["audit.jsonl", "first.key"], "half a key is not a file: {after}");
 }
 
 /// `make install` and the unit on this machine's files, in a mount namespace that ends with the shell: root owns the

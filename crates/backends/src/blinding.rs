@@ -102,7 +102,7 @@ impl BlindedRsa {
     /// Takes the blinding out of the device's result, which is not verified yet.
     ///
     /// # Errors
-    /// `Fault` if it is no result.
+    /// `Fault` if it is not a result.
     pub(crate) fn open(
         &self,
         result: &[u8],

@@ -36,7 +36,7 @@
 //!   (A B A B); their figures are given as a ratio with median, minimum and maximum.
 //! - *Repeatable*: the report names machine, kernel, versions and commit, and keeps the raw rounds.
 //!
-//! The crate is no load tester for a network, and no tuner. Everything runs on this machine, over loopback, unix
+//! The crate is neither a load tester for a network nor a tuner. Everything runs on this machine, over loopback, unix
 //! sockets and (`vpn`) two network namespaces, in a temporary directory.
 
 mod arrivals;

@@ -102,7 +102,7 @@ pub fn report_schema() -> String {
     schema_of::<BenchReport<Value, Map<String, Value>>>()
 }
 
-/// Prints to stdout. A reader that went away is no error.
+/// Prints to stdout. A reader that went away is not an error.
 pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -19,7 +19,7 @@
 //! node_socket.rs     requests to the node of this machine
 //! passed_sockets.rs  the listening sockets that systemd passes
 //! service_manager.rs readiness, reload and watchdog messages to the service manager
-//! output.rs          tables and JSON on stdout; a reader that goes away is no error
+//! output.rs          tables and JSON on stdout; a reader that goes away is not an error
 //! page.rs            pages of text, wrapped and coloured; terminal.rs says how wide and whether in colour
 //! screen.rs          pages again and again: a full screen on a terminal
 //! progress.rs        one line on a terminal while a command takes long

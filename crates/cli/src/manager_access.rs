@@ -15,7 +15,7 @@ use crate::args::AccessArgs;
 use crate::exit::{Failure, fail};
 use crate::paths;
 
-/// The access of commands on a machine that is no manager.
+/// The access of commands on a machine that is not a manager.
 const INSTALLED_ACCESS: &str = "/etc/millrace/access";
 
 /// Reads the access that the options of a command name.

@@ -120,7 +120,7 @@ struct Screen {
 /// State of the terminal before.
 #[derive(Debug)]
 struct Saved {
-    /// Modes of standard input; none if that is no terminal.
+    /// Modes of standard input; none if that is not a terminal.
     modes: Option<Termios>,
     is_taken: AtomicBool,
 }

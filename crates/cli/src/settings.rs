@@ -20,6 +20,7 @@ use crate::backends;
 use crate::exit::{ContextCode, Failure, fail, listed};
 use crate::paths;
 
+/// Settings of a command that runs a node or opens its store, merged once at its start.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// The configuration of the node.

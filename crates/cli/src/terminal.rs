@@ -6,7 +6,7 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
-/// Width of prose where standard output is no terminal.
+/// Width of prose where standard output is not a terminal.
 const PAGE: usize = 80;
 /// Rows of a terminal that does not know its own.
 const LINES: usize = 24;

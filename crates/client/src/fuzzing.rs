@@ -32,9 +32,9 @@ use crate::job::{Job, JobRef, JobRequest, Recipient};
 use crate::key::{KeyData, KeySource};
 use crate::report::ReportSource;
 
+// Size and bounds of the pool under test, small so that a few steps reach them.
 const NODES: usize = 2;
 const KEYS: usize = 4;
-/// Small bounds, which a conversation of a few steps reaches.
 const MAX_IN_FLIGHT: usize = 12;
 const MAX_KEYS: usize = 5;
 const HEDGE_AFTER: Duration = Duration::from_millis(40);

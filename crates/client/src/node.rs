@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::random::Random;
 use crate::stats::{NodeCounters, NodeStats};
 
-/// Position of a node in the dispatcher's list, and of its socket in the [`ProcessPool`](crate::io::ProcessPool)'s.
+/// Position of a node in the dispatcher's list, and of its socket in [`ProcessPool`](crate::io::ProcessPool)'s list.
 pub(crate) type NodeIndex = usize;
 
 /// A set of nodes. [`MAX_NODES`] fit.
@@ -81,6 +81,8 @@ pub(crate) enum ConnectionState {
     Backoff { until: Instant, soonest: Instant },
 }
 
+/// A node of the dispatcher's list, with its connection. The dispatcher keeps it until another node gets its place,
+/// which is vacant once the pool no longer names this one and its connection has ended.
 pub(crate) struct ConfiguredNode {
     pub(crate) endpoint: String,
     /// Whether the pool still names the node. If not, the node gets no job, and its connection ends with its last one.

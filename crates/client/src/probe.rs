@@ -103,17 +103,17 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
         features: FEATURES,
         agent: request.agent.clone(),
     };
-    talk.say(&ClientMessage::Hello(hello.clone()));
-    let NodeMessage::Welcome(welcome) = talk.hear()? else {
-        return Err(unexpected("its first message is no welcome"));
+    talk.send(&ClientMessage::Hello(hello.clone()));
+    let NodeMessage::Welcome(welcome) = talk.next_message()? else {
+        return Err(unexpected("its first message is not a welcome"));
     };
     accept_version(&hello, &welcome).map_err(|error| ProbeError::Protocol(error.to_string()))?;
     let mut keys = Vec::with_capacity(request.keys.len());
     for (number, selector) in (0..).zip(&request.keys) {
-        talk.say(&ClientMessage::OpenKey { request: number, selector: selector.clone() });
-        let answer = talk.hear()?;
+        talk.send(&ClientMessage::OpenKey { request: number, selector: selector.clone() });
+        let answer = talk.next_message()?;
         if let NodeMessage::KeyOpened { info, handle, .. } = answer {
-            talk.say(&ClientMessage::CloseKey { handle });
+            talk.send(&ClientMessage::CloseKey { handle });
             keys.push(Ok(info.spki));
         } else if let NodeMessage::KeyRefused { reason, .. } = answer {
             keys.push(Err(reason));
@@ -122,8 +122,8 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
         }
     }
     let (software, edges) = if welcome.features & FEATURE_DESCRIPTION != 0 {
-        talk.say(&ClientMessage::Describe);
-        let NodeMessage::Description { software, edges } = talk.hear()? else {
+        talk.send(&ClientMessage::Describe);
+        let NodeMessage::Description { software, edges } = talk.next_message()? else {
             return Err(unexpected("no description"));
         };
         (Some(software), Some(*edges))
@@ -131,8 +131,8 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
         (None, None)
     };
     let sent = Instant::now();
-    talk.say(&ClientMessage::Ping { token: 0 });
-    let NodeMessage::Pong { .. } = talk.hear()? else {
+    talk.send(&ClientMessage::Ping { token: 0 });
+    let NodeMessage::Pong { .. } = talk.next_message()? else {
         return Err(unexpected("no answer to a ping"));
     };
     Ok(Probed {
@@ -197,12 +197,12 @@ impl Conversation {
         }
     }
 
-    fn say(&mut self, message: &ClientMessage) {
+    fn send(&mut self, message: &ClientMessage) {
         message.encode(self.out.append());
     }
 
     /// Sends what waits, and returns the node's next message.
-    fn hear(&mut self) -> Result<NodeMessage, ProbeError> {
+    fn next_message(&mut self) -> Result<NodeMessage, ProbeError> {
         loop {
             let message = self.decoder.next();
             match message.map_err(|error| ProbeError::Protocol(error.to_string()))? {

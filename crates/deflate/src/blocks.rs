@@ -33,7 +33,7 @@ const MAX_BITS: usize = 15;
 /// Codes up to this length are found by one look into a table; longer ones are rare.
 const TABLE_BITS: usize = 11;
 
-/// The bytes are no complete deflate stream.
+/// The bytes are not a complete deflate stream.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("not a complete deflate stream")]
 pub struct Malformed;
@@ -72,7 +72,7 @@ pub fn store(input: &[u8], end: ChunkEnd, output: &mut Vec<u8>) {
 /// an empty stored block ends at a byte. Returns its length then.
 ///
 /// # Errors
-/// [`Malformed`] if it is no complete stream, or there are no [`REOPEN_BYTES`] behind it.
+/// [`Malformed`] if it is not a complete stream, or there are no [`REOPEN_BYTES`] behind it.
 pub fn reopen(stream: &mut [u8], length: usize) -> Result<usize, Malformed> {
     let walked = walk(stream.get(..length).ok_or(Malformed)?)?;
     if walked.end.div_ceil(8) != length {
@@ -177,12 +177,12 @@ struct Codes {
 }
 
 /// Packed description of a symbol: the number of bits that follow its code, and its kind.
-const EXTRA: u8 = 0x0f;
+const EXTRA_BITS_MASK: u8 = 0x0f;
 const LITERAL: u8 = 0x00;
 const LENGTH: u8 = 0x10;
 const END: u8 = 0x20;
 const INVALID: u8 = 0x30;
-const WHAT: u8 = 0x30;
+const KIND_MASK: u8 = 0x30;
 
 /// Extra bits of the length codes 257 to 285 and of the distance codes (RFC 1951, section 3.2.5).
 const LENGTH_EXTRA: [u8; 29] =
@@ -237,8 +237,8 @@ impl Codes {
                 18 => (0, bits.take_above(11, 7)?),
                 _ => return Err(Malformed),
             };
-            let places = lengths.get_mut(filled..filled + times).ok_or(Malformed)?;
-            places.fill(length);
+            let slots = lengths.get_mut(filled..filled + times).ok_or(Malformed)?;
+            slots.fill(length);
             filled += times;
         }
         if filled > literals + distances {
@@ -255,9 +255,9 @@ impl Codes {
         while bits.at <= end {
             // Both codes with their extra bits take 48 bits at most.
             let window = bits.look();
-            let (what, used) = self.literals.find(window)?;
+            let (entry, used) = self.literals.find(window)?;
             bits.at += used;
-            match what & WHAT {
+            match entry & KIND_MASK {
                 LITERAL => {}
                 LENGTH => bits.at += self.distances.find(window >> used)?.1,
                 END => return Ok(()),
@@ -289,7 +289,7 @@ struct Code {
     /// Number of codes of each length.
     counts: [u16; MAX_BITS + 1],
     /// Descriptions of the symbols, in the order of their codes.
-    whats: Vec<u8>,
+    entries: Vec<u8>,
 }
 
 impl Code {
@@ -297,15 +297,15 @@ impl Code {
         Self {
             table: vec![(INVALID, 0); 1 << TABLE_BITS],
             counts: [0; MAX_BITS + 1],
-            whats: Vec::with_capacity(LITERALS),
+            entries: Vec::with_capacity(LITERALS),
         }
     }
 
     /// A code may be incomplete (libdeflate and zlib write one distance code of one bit), but not ambiguous.
-    fn build(&mut self, lengths: &[u8], what: impl Fn(usize) -> u8) -> Result<(), Malformed> {
+    fn build(&mut self, lengths: &[u8], entry_of: impl Fn(usize) -> u8) -> Result<(), Malformed> {
         self.table.fill((INVALID, 0));
         self.counts = [0; MAX_BITS + 1];
-        self.whats.clear();
+        self.entries.clear();
         for length in lengths {
             *self.counts.get_mut(usize::from(*length)).ok_or(Malformed)? += 1;
         }
@@ -323,10 +323,10 @@ impl Code {
             for (symbol, _) in
                 lengths.iter().enumerate().filter(|(_, bits)| usize::from(**bits) == length)
             {
-                let what = what(symbol);
-                self.whats.push(what);
+                let entry = entry_of(symbol);
+                self.entries.push(entry);
                 if length <= TABLE_BITS {
-                    self.enter(code, length, what);
+                    self.enter(code, length, entry);
                 }
                 code += 1;
             }
@@ -335,24 +335,24 @@ impl Code {
     }
 
     /// Enters a code under every continuation of it. Codes arrive with their first bit lowest.
-    fn enter(&mut self, code: u32, length: usize, what: u8) {
+    fn enter(&mut self, code: u32, length: usize, entry: u8) {
         let turned = code.reverse_bits() >> (32 - length);
-        let used = u8::try_from(length).unwrap_or(0) + (what & EXTRA);
+        let used = u8::try_from(length).unwrap_or(0) + (entry & EXTRA_BITS_MASK);
         let first = usize::try_from(turned).unwrap_or(usize::MAX);
         for place in (first..1 << TABLE_BITS).step_by(1 << length) {
-            self.table[place] = (what, used);
+            self.table[place] = (entry, used);
         }
     }
 
     /// Description of the next symbol, and the bits of its code with its extra bits.
     fn find(&self, window: u64) -> Result<(u8, usize), Malformed> {
         let low = usize::try_from(window & ((1 << TABLE_BITS) - 1)).unwrap_or(0);
-        let (what, used) = self.table[low];
+        let (entry, used) = self.table[low];
         if used != 0 {
-            return Ok((what, usize::from(used)));
+            return Ok((entry, usize::from(used)));
         }
-        let (what, length) = self.search(window)?;
-        Ok((what, length + usize::from(what & EXTRA)))
+        let (entry, length) = self.search(window)?;
+        Ok((entry, length + usize::from(entry & EXTRA_BITS_MASK)))
     }
 
     /// The next symbol of the code for code lengths, whose entries are the symbols.
@@ -362,15 +362,15 @@ impl Code {
         Ok((symbol, length))
     }
 
-    /// Bit by bit.
+    /// Finds the symbol bit by bit, for codes longer than [`TABLE_BITS`].
     fn search(&self, window: u64) -> Result<(u8, usize), Malformed> {
         let (mut code, mut first, mut index) = (0_usize, 0_usize, 0_usize);
         for length in 1..=MAX_BITS {
             code |= usize::from(window >> (length - 1) & 1 == 1);
             let count = usize::from(self.counts[length]);
             if code < first + count {
-                let what = self.whats.get(index + code - first).ok_or(Malformed)?;
-                return Ok((*what, length));
+                let entry = self.entries.get(index + code - first).ok_or(Malformed)?;
+                return Ok((*entry, length));
             }
             index += count;
             first = (first + count) << 1;

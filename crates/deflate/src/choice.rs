@@ -24,8 +24,10 @@ pub const MAX_SHORT_LEN: usize = 1024;
 /// the chunk.
 pub const MIN_SAMPLED_LEN: usize = 8 * 1024;
 
-/// The sample: stretches over the whole chunk, so that a head of text does not decide.
+/// Number of stretches of the sample. They lie over the whole chunk, so that a head of text does not decide.
 const STRETCHES: usize = 16;
+
+/// Bytes of each stretch: 1,024 samples in all.
 const STRETCH: usize = 64;
 
 /// Least effective number of byte values of a packed chunk. Measured medians: text 7 to 24, base64 51, fonts 31 (at

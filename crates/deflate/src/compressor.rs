@@ -19,9 +19,11 @@ use crate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 /// One chunk in this number is verified where verification costs about as much as half of the gain.
 const VERIFY_ONE_IN: u32 = 64;
 
-/// Lowest level and shortest length at which verifying all of libdeflate's output takes about a tenth of the
-/// compression time. For shorter chunks, building the decompressor's tables alone takes a quarter of it.
+/// Lowest level at which verifying all of libdeflate's output takes about a tenth of the compression time.
 const MIN_VERIFIED_LEVEL: u8 = 2;
+
+/// Shortest length at which it does, in bytes. For shorter chunks, building the decompressor's tables alone takes a
+/// quarter of the compression time.
 const MIN_VERIFIED_LEN: usize = 32 * 1024;
 
 /// The engines of one thread. Nothing of a stream stays in it between two calls.

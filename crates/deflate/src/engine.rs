@@ -55,7 +55,7 @@ pub enum EngineError {
     /// The output is longer than the space for it: the input does not compress.
     #[error("the output does not fit")]
     NoRoom,
-    /// The library reported an error, or wrote something that is no deflate stream.
+    /// The library reported an error, or wrote something that is not a deflate stream.
     #[error("the library failed with code {0}")]
     Failed(i32),
     /// There is no memory for its tables.

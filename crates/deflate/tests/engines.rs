@@ -230,7 +230,7 @@ fn wrong_output_is_replaced_and_its_engine_quarantined() {
                 assert!(inflate(&stream) == text, "{lie:?} {spare} {end:?}");
                 let by = if spare { Counter::LibdeflateChunks } else { Counter::StoredChunks };
                 assert_eq!(counters.get(by), 1, "{lie:?} {spare} {end:?}");
-                // An error is no wrong output: the engine is tried again.
+                // An error is not a wrong output: the engine is tried again.
                 let quarantined = lie != Lie::Error;
                 assert_eq!(counters.is_quarantined(EngineKind::Isal), quarantined, "{lie:?}");
                 assert_eq!(compressor.is_useful(), spare || !quarantined, "{lie:?}");

@@ -78,7 +78,7 @@ fn settings(device: DeviceUse, time: Duration) -> CompressionSettings {
         device,
         device_min: 1024,
         device_time: time,
-        // A device's output is verified all the same.
+        // A device's output is still verified.
         verify: ChunkVerification::Off,
         ..CompressionSettings::default()
     }
@@ -193,7 +193,7 @@ fn errors_of_a_card_leave_the_chunk_to_the_processor() {
     assert_eq!(card.counters.get(Counter::FailedQat), 2);
     controls.set(FAIL_EVERY, 0);
     card.until_served("it serves again");
-    assert_eq!(card.counters.get(Counter::QatRestarts), 0, "an error is no reason to restart");
+    assert_eq!(card.counters.get(Counter::QatRestarts), 0, "an error is not a reason to restart");
 }
 
 #[test]

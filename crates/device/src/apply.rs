@@ -21,15 +21,18 @@ use crate::observe::Observed;
 use crate::plan::{DevicePlan, DeviceStep, PlanError, plan};
 use crate::settings::{DeviceSettings, DeviceState, FunctionDriver};
 
-/// Time between two looks at the machine.
+/// Time between two looks at the machine: a step takes hardly longer than the device needs.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Writes to a machine's sysfs, and reads what it has become.
 pub trait Sysfs {
     /// Writes a value to an existing file, by its path below the root, in one call.
+    ///
+    /// # Errors
+    /// The kernel has no such file, or refused the value. [`Sysfs::observe`] shows what the device is then.
     fn write(&self, path: &str, value: &str) -> io::Result<()>;
 
-    /// Reads the present state of the devices.
+    /// Reads the present state of the devices. Empty if the machine cannot be read.
     fn observe(&self) -> Vec<Observed>;
 }
 
@@ -102,13 +105,13 @@ pub fn apply(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Device
     let Err(reason) = perform(sysfs, planned, limit) else {
         return DeviceOutcome::Applied;
     };
-    match go_back(sysfs, planned, limit) {
+    match roll_back(sysfs, planned, limit) {
         Ok(()) => DeviceOutcome::RolledBack { reason: reason.to_string() },
         Err(then) => DeviceOutcome::Broken { reason: reason.to_string(), then: then.to_string() },
     }
 }
 
-fn go_back(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), StepError> {
+fn roll_back(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), StepError> {
     let now = now(sysfs, &planned.device)?;
     let back = plan(&now, &planned.before)?;
     perform(sysfs, &back, limit)
@@ -307,7 +310,7 @@ pub enum SavedStateError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Position and kind of the defect.
         source: serde_json::Error,
     },
 }
@@ -315,7 +318,7 @@ pub enum SavedStateError {
 /// The file of the saved state, below the root.
 pub const SAVED_STATE: &str = "var/lib/millrace/devices/before.json";
 
-/// Bound on the file of the saved state, in bytes.
+/// Bound on the file of the saved state, in bytes: five values for each device.
 const MAX_SAVED_BYTES: u64 = 1 << 20;
 
 impl SavedState {
@@ -326,7 +329,10 @@ impl SavedState {
         Self { devices: changed.map(|plan| (plan.device.clone(), plan.before.clone())).collect() }
     }
 
-    /// Reads the file below a root.
+    /// Reads the file below a root, 1 MiB at most.
+    ///
+    /// # Errors
+    /// [`SavedStateError::Damaged`] also for a longer file, whose end is not read.
     pub fn read(root: &Path) -> Result<Self, SavedStateError> {
         let path = root.join(SAVED_STATE);
         let failed = |source: io::Error| match source.kind() {

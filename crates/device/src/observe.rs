@@ -102,7 +102,7 @@ impl Observed {
     }
 }
 
-/// A name that is no device.
+/// A name that is not a device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is no device {name:?}: {}", if .known.is_empty() {
     "this machine has no QAT device with a driver (`millrace doctor` says why)".to_owned()

@@ -103,7 +103,7 @@ fn parse_line(line: &str) -> Result<VyosCommand, (&'static str, &'static str)> {
             "is not about system acceleration qat",
             "leave such lines out: only those of accelerators are read here",
         )),
-        _ => Err(("is no command of VyOS", "write set, delete or show system acceleration qat")),
+        _ => Err(("is not a command of VyOS", "write set, delete or show system acceleration qat")),
     }
 }
 

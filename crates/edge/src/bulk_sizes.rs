@@ -29,7 +29,7 @@ pub struct BulkSize<'a> {
 }
 
 impl<'a> BulkSize<'a> {
-    /// Reads a line. `None` if it means nothing.
+    /// Reads a line. `None` if it is malformed.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let mut columns = line.split('\t');
@@ -49,7 +49,7 @@ impl<'a> BulkSize<'a> {
         columns.next().is_none().then_some(found)
     }
 
-    /// The lines of a file. Those that mean nothing are passed over.
+    /// The lines of a file, without malformed ones.
     pub fn all(text: &'a str) -> impl Iterator<Item = Self> {
         text.lines().filter_map(Self::parse)
     }
@@ -71,7 +71,7 @@ pub fn system(kernel: &str, libcrypto: &str, cpuinfo: &str) -> String {
     format!("Linux {}; {}; {processor}", kernel.trim(), libcrypto.trim()).replace(['\t', '\n'], " ")
 }
 
-/// Whether a system's name has this kernel and processor, whichever its libcrypto.
+/// Whether a system's name has this kernel and processor, with any libcrypto.
 #[must_use]
 pub fn is_of(system: &str, kernel: &str, cpuinfo: &str) -> bool {
     let wanted = self::system(kernel, "", cpuinfo);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Formats that the edges in a gateway's process share with the tools that look at them from outside. A format enters
-//! only if an edge writes or reads it, and a tool does the other. The crate is no edge itself.
+//! only if an edge writes or reads it, and a tool does the other. The crate is not an edge itself.
 //!
 //! - [`bulk_sizes`]: the file of sizes from which the kernel's ciphers pay.
 //! - [`settings`]: the keys that the provider reads, and what each takes.

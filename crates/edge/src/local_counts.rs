@@ -18,7 +18,7 @@ impl LocalCounts {
         counters::parse(memory).map(Self)
     }
 
-    /// Counts since `before`. Costs are no counts: they stay as they are.
+    /// Counts since `before`. Costs are not counts: they stay as they are.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let grown = self.0.iter().map(|(name, number)| {

@@ -148,19 +148,19 @@ const SAMPLE_HEAD: &str = "\
 const COMMENT_COLUMNS: usize = 88;
 
 /// Adds a text as lines of a comment.
-fn comment(to: &mut String, text: &str) {
+fn comment(out: &mut String, text: &str) {
     let mut columns = 0;
     for word in text.split(' ') {
         if columns > 0 && columns + 1 + word.len() <= COMMENT_COLUMNS {
-            to.push(' ');
+            out.push(' ');
             columns += 1 + word.len();
         } else {
-            to.push_str(if columns == 0 { "# " } else { "\n# " });
+            out.push_str(if columns == 0 { "# " } else { "\n# " });
             columns = 2 + word.len();
         }
-        to.push_str(word);
+        out.push_str(word);
     }
-    to.push('\n');
+    out.push('\n');
 }
 
 #[cfg(test)]

@@ -192,8 +192,8 @@ pub trait Queue: Send {
 
     /// Takes as many tasks from the front of `tasks` as it has room for, and returns their number.
     /// The others stay: backpressure is a return value. Never blocks. A queue that holds nothing and takes nothing
-    /// says that its device does not serve now: the worker gives the tasks to other backends, and offers those that no
-    /// other can serve again.
+    /// says that its device does not serve now: the worker gives the tasks to other backends, and keeps those that no
+    /// other backend can serve, to offer them again.
     fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize;
 
     /// Makes progress and appends the tasks that are done, in any order. Returns the number still in

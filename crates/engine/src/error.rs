@@ -3,10 +3,10 @@
 
 //! Errors of tasks in backends. Those of jobs and keys are in `millrace_operation`.
 
+use millrace_operation::JobError;
 use thiserror::Error;
 
-/// Why a task failed in a backend. The dispatcher turns it into a retry, a quarantine or a
-/// [`JobError`](millrace_operation::JobError).
+/// Why a task failed in a backend. The dispatcher turns it into a retry, a quarantine or a [`JobError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum BackendError {
     /// The input is bad; another backend would fail too.
@@ -28,5 +28,14 @@ impl BackendError {
     #[must_use]
     pub fn retry_elsewhere(self) -> bool {
         self != Self::BadInput
+    }
+
+    /// Error of the job if no other backend is left to try.
+    pub(crate) fn if_untried(self) -> JobError {
+        match self {
+            Self::BadInput => JobError::BadInput,
+            Self::NotOffered => JobError::NotOffered,
+            Self::Fault | Self::Failed => JobError::Failed,
+        }
     }
 }

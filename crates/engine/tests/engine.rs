@@ -426,7 +426,7 @@ fn single_job_is_served_while_another_owner_keeps_every_worker_busy() {
     backend.gate.close();
     fixture.engine.submit((0..20).map(|id| fixture.slow_job(id)).collect());
     backend.gate.wait_for(2);
-    // Another session of the owner that is served already is no newcomer.
+    // Another session of the owner that is served already is not a newcomer.
     fixture.engine.submit(vec![of(&second, fixture.slow_job(100))]);
     fixture.engine.submit(vec![of(&victim, fixture.slow_job(200))]);
     backend.gate.wait_for(3);

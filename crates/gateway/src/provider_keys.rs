@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The keys of the provider's section of `openssl.cnf`, and their values. With a mistake in it the provider does
-//! nothing: stubs are no keys then, and plain keys stay with OpenSSL, which no log says.
+//! nothing: stubs are not keys then, and plain keys stay with OpenSSL, which no log says.
 
 use millrace_edge::settings::{ValueForm, keys, words};
 

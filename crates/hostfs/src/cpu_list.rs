@@ -6,7 +6,7 @@
 /// Bound on the number of a processor: the kernel's own, `NR_CPUS`.
 pub const MAX_CPUS: usize = 8192;
 
-/// The numbers in a list; none for an empty one, `None` for text that is no list.
+/// The numbers in a list; none for an empty one, `None` for text that is not a list.
 #[must_use]
 pub fn parse(list: &str) -> Option<Vec<usize>> {
     let mut processors = Vec::new();

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_hostfs::Probe;
-use millrace_hostfs::{FileKind, Root};
+use millrace_hostfs::{FileKind, Probe, Root};
 use schemars::JsonSchema;
 use serde::Serialize;
 

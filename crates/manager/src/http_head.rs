@@ -70,7 +70,7 @@ impl Head {
         let at = match answer.parse(bytes) {
             Ok(httparse::Status::Complete(at)) => at,
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => return Err("it is no HTTP"),
+            Err(_) => return Err("it is not HTTP"),
         };
         let find = |name: &str| {
             let found = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
@@ -80,7 +80,7 @@ impl Head {
             return Err("its answer has a transfer coding");
         }
         let length = match find("content-length") {
-            Some(text) => Some(text.parse().map_err(|_| "its content-length is no number")?),
+            Some(text) => Some(text.parse().map_err(|_| "its content-length is not a number")?),
             None => None,
         };
         let head = Self {

@@ -40,7 +40,7 @@ const POLL_WAIT: Duration = Duration::from_millis(250);
 /// the next ones at once.
 const KEYS_AT_ONCE: usize = 64;
 
-/// Wait after a store that failed.
+/// Wait after a store that failed: short beside the life of a lease, and no flood of requests and log lines.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Why a call failed.

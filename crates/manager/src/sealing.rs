@@ -45,8 +45,8 @@ const MAX_CIPHERTEXT_LEN: usize = (MAX_BUNDLE_LEN + TAG_LEN).div_ceil(3) * 4;
 /// Why a key is not sealed or does not open. Never with the key, nor with the bytes that were sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealingError {
-    /// The text is no X25519 public key.
-    #[error("the sealing key of the node is no X25519 key of 64 hexadecimal digits")]
+    /// The text is not an X25519 public key.
+    #[error("the sealing key of the node is not an X25519 key of 64 hexadecimal digits")]
     PublicKey,
     /// HPKE failed: the system has no random numbers, or the public key is none.
     #[error("a key cannot be sealed to the node")]

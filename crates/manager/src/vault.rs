@@ -85,7 +85,7 @@ pub enum VaultError {
     /// This manager was started without keys.
     #[error("this manager keeps no keys")]
     NoKeys,
-    /// The text is no private key.
+    /// The text is not a private key.
     #[error("the private key cannot be read: {0}")]
     Pem(#[from] PemError),
     /// No backend takes the key.
@@ -102,7 +102,7 @@ pub enum VaultError {
 /// Why a key of the records does not get to a node.
 #[derive(Debug, thiserror::Error)]
 enum TransitError {
-    #[error("its record is no base64")]
+    #[error("its record is not base64")]
     Encoding,
     #[error(transparent)]
     Form(#[from] FormatError),
@@ -248,7 +248,7 @@ impl Vault {
         }
         let sealed = STANDARD.encode(self.sealer.seal(&metadata, &key)?);
         let former = before.map_or_else(Vec::new, |before| {
-            // The same key again is no version of itself.
+            // The same key again is not a version of itself.
             let own = (before.public != public).then(|| before.sealed.clone());
             let older = before.former.iter().filter(|former| {
                 describe(former).is_ok_and(|former| public_hash(&former.info) != public)

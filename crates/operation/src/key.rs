@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Keys: their type, their public half, and an opaque secret.
+//!
+//! One table has each kind of key with its codes, its sizes and its class, so that wire, store and queue agree. Parsing
+//! and arithmetic are the backends': a [`PrivateKey`] here is PKCS#8 bytes that are zeroised when dropped.
 
 use std::fmt;
 

@@ -15,8 +15,8 @@
 //! - [`der`]: the part of DER that key and signature formats need.
 //! - [`traditional`]: PKCS#1 and SEC 1 private keys, wrapped into PKCS#8.
 //! - [`stub`]: files and URIs that name a key of the pool.
-//! - [`sync`]: a lock that a panic does not poison; it is here because every crate that shares state has this one below
-//!   it.
+//! - [`sync`]: a lock that a panic does not poison, for the crates above this one; leaves that do not depend on it
+//!   (`deflate`, `qat`, `hostfs`) have their own line.
 #![forbid(unsafe_code)]
 
 mod backend_kind;

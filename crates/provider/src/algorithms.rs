@@ -381,7 +381,7 @@ pub fn kernel_hmac(digest: &str) -> Option<BulkAlgorithm> {
         .map(|(algorithm, _)| *algorithm)
 }
 
-/// The half of a hybrid that is no ML-KEM, or the whole of a share.
+/// The half of a hybrid that is not ML-KEM, or the whole of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareCurve {
     /// X25519

@@ -23,7 +23,7 @@ use crate::local::{equal, now};
 /// Failures in a row after which the kernel gets no messages for a while: one may be a lack of descriptors or memory.
 const FAILURES: u32 = 8;
 
-/// Time for which it gets none.
+/// Pause of the kernel after [`FAILURES`] failures in a row: long enough for descriptors and memory to come back.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Whether the kernel has computed a known answer of an algorithm in this process.

@@ -1,7 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The calls that every service shares.
+//! Intel's two libraries as the backend and the compression engine share them: loading, start and stop, device memory.
+//!
+//! In this order: [`QatLibrary`] loads the files, [`QatSession`] starts the library and stops it when
+//! dropped, and [`QatRegion`] is memory that the device can reach. Instances and requests are the callers' own, with
+//! the functions that [`QatLibrary::find`] returns. The only `unsafe` of this crate.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -41,7 +45,7 @@ pub struct FlatBuffer {
 }
 
 impl FlatBuffer {
-    /// No memory.
+    /// A buffer without memory.
     pub const EMPTY: Self = Self { len: 0, data: ptr::null_mut() };
 }
 

@@ -104,7 +104,7 @@ impl Image {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`SampleError::Image`] if it cannot be read, is no regular file or no program.
+    /// [`SampleError::Image`] if it cannot be read, or is not a program in a regular file.
     pub fn open(path: &Path) -> Result<Self, SampleError> {
         Self::open_as(path, path)
     }

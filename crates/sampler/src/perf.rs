@@ -43,7 +43,7 @@ const BUFFER_LEN: usize = 64 << 10;
 /// Bytes of one buffer where there are many, so that all together stay below 16 MiB.
 const SMALL_BUFFER_LEN: usize = 16 << 10;
 
-/// Number of events from which buffers are small.
+/// Number of events up to which buffers are large: together 2 MiB.
 const MANY_EVENTS: usize = 32;
 
 /// Interval between reads of the buffers: a small one is then a quarter full at the default frequency.
@@ -146,7 +146,7 @@ impl Sampler {
     /// Stops, and assigns the samples to functions.
     ///
     /// # Errors
-    /// [`SampleError::System`] if the reading thread failed. Files that cannot be read are no error:
+    /// [`SampleError::System`] if the reading thread failed. Files that cannot be read are not an error:
     /// their samples count as the application's.
     pub fn stop(self) -> Result<Samples, SampleError> {
         self.stop_between(None)

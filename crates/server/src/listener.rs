@@ -35,7 +35,7 @@ use crate::config::{UnixConfig, group_id};
 /// Silence after which the node probes a TCP connection. It notices a dead host within about two minutes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// Time between two probes.
+/// Time between two probes: with [`KEEPALIVE_PROBES`] they add a minute to [`KEEPALIVE_IDLE`].
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Probes without an answer after which the connection ends.

@@ -382,11 +382,11 @@ impl Drop for Handshake {
 async fn admit_unix(stream: UnixStream, node: Arc<NodeInner>) {
     let Some(place) = node.service.admit() else {
         node.service.refuse(ConnectionRefusal::TooMany, &"unix socket");
-        return tell(stream, Fault::TooManyConnections).await;
+        return send_fault(stream, Fault::TooManyConnections).await;
     };
     let Some(identity) = unix_identity(&stream) else {
         node.service.refuse(ConnectionRefusal::Identity, &"no peer credentials");
-        return tell(stream, Fault::Unauthorized).await;
+        return send_fault(stream, Fault::Unauthorized).await;
     };
     match OnDemandWritable::new(stream) {
         Ok(stream) => {
@@ -433,7 +433,7 @@ async fn admit_tcp(
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let Some(identity) = chain.first().and_then(tls::identity) else {
         service.refuse(ConnectionRefusal::Identity, &address);
-        return tell(stream, Fault::Unauthorized).await;
+        return send_fault(stream, Fault::Unauthorized).await;
     };
     let outbox = Arc::new(Outbox::default());
     let sink = Arc::clone(&outbox) as _;
@@ -453,13 +453,13 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     let imports = node.imports.line(party);
     match place.open(identity, Arc::clone(&outbox) as _) {
         Ok(session) => serve(stream, session, outbox, turns, imports).await,
-        Err(ConnectionRefusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
-        Err(_) => tell(stream, Fault::TooManyConnections).await,
+        Err(ConnectionRefusal::NotAdmitted) => send_fault(stream, Fault::Unauthorized).await,
+        Err(_) => send_fault(stream, Fault::TooManyConnections).await,
     }
 }
 
 /// Sends the reason to a refused client, within [`CLOSE_TIMEOUT`].
-async fn tell<S: AsyncWrite + Unpin>(stream: S, fault: Fault) {
+async fn send_fault<S: AsyncWrite + Unpin>(stream: S, fault: Fault) {
     let mut bytes = Vec::new();
     NodeMessage::Fault(fault).encode(&mut bytes);
     send_last(stream, &bytes).await;

@@ -147,7 +147,7 @@ mod tests {
         assert!(all < MAX_PAGE_LEN, "{all}");
         for (path, _, content) in FILES {
             for (at, _) in content.match_indices("://") {
-                // The name space of SVG is no address.
+                // The name space of SVG is not an address.
                 let around = &content[at.saturating_sub(4)..content.len().min(at + 24)];
                 assert!(
                     around.contains("www.w3.org/2000/svg") || around.contains("'://'"),

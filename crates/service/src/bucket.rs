@@ -77,7 +77,7 @@ impl Bucket {
     }
 
     /// The bucket with another rate and depth, and as many tokens as this one holds, at most the new depth: a
-    /// change of the rate is no new burst. Time that an overdraft has still to run stays.
+    /// change of the rate is not a new burst. Time that an overdraft has still to run stays.
     #[must_use]
     pub fn with_rate(&self, rate: u64, depth: u64, now: Instant) -> Self {
         let mut changed = Self::new(rate, depth, now);

@@ -282,7 +282,7 @@ mod tests {
                 + metrics.edge_operations.sum()
                 + metrics.virtio_ops.sum()
                 + metrics.virtio_bytes.sum();
-            assert_eq!(counted, place, "{counter:?} is no metric");
+            assert_eq!(counted, place, "{counter:?} is not a metric");
         }
         let shown = serde_json::to_string(&edges.totals()).unwrap();
         assert_eq!(shown.matches(":1").count(), EdgeCounter::ALL.len());

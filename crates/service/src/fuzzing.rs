@@ -31,8 +31,10 @@ use crate::settings::Rules;
 /// Least value of a step that is an encoded message.
 const RAW: u8 = 0x40;
 
+/// Identity of the client under test.
 const ME: &str = "uid:1";
-/// Small bounds, which a conversation of a few steps reaches.
+
+// Bounds of the session under test, small so that a few steps reach them.
 const MAX_IN_FLIGHT: u32 = 6;
 const MAX_KEYS: u32 = 4;
 const MAX_BUDGET: Duration = Duration::from_secs(10);
@@ -72,6 +74,7 @@ struct Open {
     imported: bool,
 }
 
+/// The session under test, and what it must hold after the steps so far.
 struct Model {
     state: SessionState<Key>,
     entries: Vec<Arc<KeyEntry<Key>>>,

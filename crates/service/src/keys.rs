@@ -540,7 +540,7 @@ mod tests {
         assert_eq!(*former.policy().unwrap(), policy);
         let revision = former.revision();
         former.follow(&current);
-        assert_eq!(former.revision(), revision, "an unchanged policy is no news");
+        assert_eq!(former.revision(), revision, "an unchanged policy is not news");
         Arc::get_mut(&mut current).unwrap().info.key_type = KeyType::Rsa { bits: 2048 };
         policy.operations = [OperationKind::RsaPssSign].into_iter().collect();
         policy.identities = vec!["uid:3".to_owned()];

@@ -257,7 +257,7 @@ mod tests {
         for rate in [1, 10, 333, 5000] {
             let quota = Quota::new(ops(rate), start);
             let _ = take(&quota, start, u32::try_from(rate).unwrap());
-            // Asked for five times as often as the rate allows, at a step that is no multiple of it.
+            // Asked for five times as often as the rate allows, at a step that is not a multiple of it.
             let step = Duration::from_secs_f64(1.0 / (rate as f64 * 5.03));
             let mut now = start;
             let mut served = 0_u64;

@@ -94,7 +94,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// The longest budget of a job, and the budget of a job without one.
     pub max_budget: Duration,
-    /// Operations per second of one identity, over all its connections; `None` is no limit.
+    /// Operations per second of one identity, over all its connections; `None` means no limit.
     pub quota: Option<u32>,
 }
 

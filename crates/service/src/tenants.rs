@@ -90,10 +90,10 @@ impl IdentityPattern {
     }
 }
 
-/// The text is no pattern of identities.
+/// The text is not a pattern of identities.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no identity such as cert:gateway-1, spiffe://pool/gateway or uid:33@node-1, and no beginning of one \
+    "{0:?} is not an identity such as cert:gateway-1, spiffe://pool/gateway or uid:33@node-1, nor the beginning of one \
      that ends in *"
 )]
 pub struct NoPattern(pub String);

@@ -341,5 +341,5 @@ fn no_more_queues_are_open_than_the_device_allows() {
     assert_eq!(fixture.sink.take(1_000).len(), 1_000);
     let counts = fixture.device.counts();
     assert!((1..=2).contains(&counts.peak_open_queues), "{counts:?}");
-    assert_eq!(fixture.status().queues_refused, 0, "the bound is no refusal");
+    assert_eq!(fixture.status().queues_refused, 0, "the bound is not a refusal");
 }

@@ -47,7 +47,7 @@ const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::
 /// Forbids the calls to every thread of this process, for good.
 ///
 /// # Errors
-/// If the kernel has no such filters, or this is no machine with a filter.
+/// If the kernel has no such filters, or this is not a machine with a filter.
 pub fn confine() -> io::Result<()> {
     apply_filter_all_threads(&program()?).map_err(io::Error::other)
 }

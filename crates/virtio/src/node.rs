@@ -6,7 +6,7 @@
 //!
 //! Every key is in both places. A key goes to the nodes in the background; until it is there, and while no node can be
 //! reached, its jobs run here. A job whose node dies runs here, too. A job over the quota of its identity at the nodes
-//! does not: it waits, or the quota would mean nothing.
+//! does not: it waits, or the quota would have no effect.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -434,7 +434,7 @@ pub fn history(name: &str, folders: &Folders) -> Result<Vec<LinkGeneration>, App
     Ok(history)
 }
 
-/// A configuration of the history, checked and planned anew: with the choice of its time.
+/// A configuration of the history, checked and planned again: with the choice of its time.
 ///
 /// # Errors
 /// There is none with this number; or every problem.
@@ -523,7 +523,7 @@ pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), App
     }
     for member in &layout.members {
         if members.is_empty() || members.contains(&member.number) {
-            // A process without the copy of its configuration is one that has to start anew.
+            // A process without the copy of its configuration is one that has to restart.
             let _ = fs::remove_file(&member.running_config);
         }
     }

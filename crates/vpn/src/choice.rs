@@ -19,7 +19,7 @@ use crate::link::VpnLink;
 const MAX_HOSTS: usize = 2;
 
 impl EngineCandidate {
-    /// Why a host cannot run it, or why it is no candidate of a link; `None` if it can be measured.
+    /// Why a host cannot run it, or why it is not a candidate of a link; `None` if it can be measured.
     #[must_use]
     pub fn obstacle(self, link: &VpnLink, host: &Host) -> Option<String> {
         if self == Self::Many && link.members < 2 {
@@ -207,7 +207,7 @@ fn figures(hosts: &[LinkMeasurement], candidate: EngineCandidate, goal: ChoiceGo
 }
 
 /// Why a candidate has no figure.
-fn why_out(hosts: &[LinkMeasurement], candidate: EngineCandidate) -> String {
+fn reason_unmeasured(hosts: &[LinkMeasurement], candidate: EngineCandidate) -> String {
     let reason = hosts.iter().find_map(|host| {
         let why = host.of(candidate)?.unavailable.as_ref()?;
         Some(format!("{why} ({})", host.host))
@@ -260,8 +260,9 @@ impl EngineChoice {
             median(&a.1).total_cmp(&median(&b.1)).then(b.0.cmp(&a.0))
         });
         let Some((_, best)) = best else {
-            let reasons = EngineCandidate::ALL
-                .map(|candidate| format!("{}: {}", candidate.name(), why_out(&hosts, candidate)));
+            let reasons = EngineCandidate::ALL.map(|candidate| {
+                format!("{}: {}", candidate.name(), reason_unmeasured(&hosts, candidate))
+            });
             return Err(ChoiceError::NoCandidate(reasons.join("; ")));
         };
         // The order of the candidates is that of their simplicity.
@@ -271,7 +272,7 @@ impl EngineChoice {
         let mut verdicts = Vec::new();
         for (candidate, figures) in &measured {
             let verdict = if figures.is_empty() {
-                EngineVerdict::Out(why_out(&hosts, *candidate))
+                EngineVerdict::Out(reason_unmeasured(&hosts, *candidate))
             } else if *candidate == chosen {
                 EngineVerdict::Chosen
             } else {

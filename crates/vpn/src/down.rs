@@ -97,8 +97,8 @@ impl DownPlan {
     /// Takes the link down.
     ///
     /// # Errors
-    /// [`ApplyError::Busy`] and [`ApplyError::Held`] if nothing was removed. After other errors the rest is removed
-    /// all the same.
+    /// [`ApplyError::Busy`] and [`ApplyError::Held`] if nothing was removed. After other errors the rest is still
+    /// removed.
     pub fn perform(&self) -> Result<(), ApplyError> {
         let Self { name, members, removals, records, run } = self;
         fs::create_dir_all(run).map_err(at(run))?;
@@ -113,7 +113,7 @@ impl DownPlan {
             let _ = fs::remove_file(&member.config);
         }
         for action in removals {
-            // What is gone already is no error: the link is down either way.
+            // What is gone already is not an error: the link is down either way.
             let _ = exec::action(action);
         }
         for record in records {

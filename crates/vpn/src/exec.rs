@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Performs actions of a plan, finds and ends tunnel processes, and locks.
+//!
+//! `apply`, `down` and the supervisor call it, each under a [`Lock`]. It decides nothing: which actions to perform, and
+//! in which order, is the plan's and the supervisor's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,7 +30,7 @@ const LIMITS: ChildLimits = ChildLimits { time: Duration::from_secs(15), output_
 /// Time within which a process in the background writes its pid file, and within which it ends.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval of checks for a file or an end.
+/// Interval of checks for a file or an end: one system call each, and a start is 10 ms late at most.
 const POLL: Duration = Duration::from_millis(10);
 
 /// An action failed.

@@ -15,7 +15,7 @@ pub enum TunnelState {
     Handshaking,
     /// CONNECTED.
     Connected,
-    /// The process connects anew: RECONNECTING.
+    /// The process reconnects: RECONNECTING.
     Reconnecting,
     /// EXITING.
     Exiting,
@@ -49,7 +49,7 @@ pub const SUBSCRIBE: &str = "state on all\nbytecount 1\n";
 /// A command whose answer is [`ManagementLine::Pid`].
 pub const PING: &str = "pid\n";
 
-/// A command that makes the process connect anew and keep its device.
+/// A command that makes the process reconnect and keep its device.
 pub const RECONNECT: &str = "signal SIGUSR1\n";
 
 /// A command that makes the process say goodbye to its peer and end.

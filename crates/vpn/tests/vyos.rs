@@ -13,7 +13,7 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_default()
 }
 
-/// Compares with a file, which MILLRACE_BLESS=1 writes anew.
+/// Compares with a file, which MILLRACE_BLESS=1 rewrites.
 #[track_caller]
 fn assert_is_fixture(text: &str, name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ipsec").join(name);

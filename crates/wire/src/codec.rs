@@ -25,12 +25,11 @@ use crate::message::{
 };
 use crate::reader::PayloadReader;
 use crate::report::{EdgeCounter, EdgeReport};
-use crate::{HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_SPKI_LEN};
-
 use crate::writer::{
     MIN_COMPLETION_LEN, MIN_JOB_LEN, begin_frame, encode_completions, encode_submit_batch,
     end_frame, put_bytes, reserve,
 };
+use crate::{HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_SPKI_LEN};
 
 /// One direction of the protocol.
 pub trait Message: Sized {

@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 /// Why a stream is left to zlib.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
-    /// The format shows that the stream is no response of this program.
+    /// The format shows that the stream is not a response of this program.
     Format,
     /// Level 0, or a strategy.
     Level,

@@ -276,7 +276,7 @@ impl Stream {
         if finished && flush != Flush::Finish {
             return Some(CallOutcome::Misuse);
         }
-        // The rest: after the system's zlib has taken the input of this call, the end of the stream is no misuse.
+        // The rest: after the system's zlib has taken the input of this call, the end of the stream is not misuse.
         if io.output.is_empty() || finished && !io.rest().is_empty() {
             return Some(CallOutcome::Nothing);
         }

@@ -102,8 +102,8 @@ impl AgreementKey {
     /// Checks the peer's value, and makes the requests of a job.
     ///
     /// # Errors
-    /// `BadInput` for a value that is not of the group or of a small order; `NotOffered` for an operation that is no
-    /// agreement.
+    /// `BadInput` for a value that is not of the group or of a small order; `NotOffered` for an operation that is not
+    /// an agreement.
     pub(super) fn requests(
         &self,
         operation: &Operation,

@@ -507,7 +507,8 @@ impl Instance {
             return;
         };
         self.asked_ms.store(self.now_ms(), Ordering::Relaxed);
-        // One that was asked in vain is lost. An instance that refuses to be asked is restarted after `SILENCE`.
+        // One that did not arrive after a request is lost. An instance that refuses requests is restarted after
+        // `SILENCE`.
         ring.forget(|owner| *owner == OWNER);
         let _ = known_answer::ask(library, &mut ring);
         self.note(&ring);

@@ -19,9 +19,11 @@ const DOCUMENTS: &str = "/usr/share";
 /// Database of installed packages, one record for each; made into JSON as an API would answer.
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
-/// Bounds on the search, so that a large tree takes seconds: `/usr/share` of a development machine has 8,000 such
-/// files, at most eleven folders deep.
+/// Bound on the files of the search, so that a large tree takes seconds: `/usr/share` of a development machine has
+/// 8,000 such files.
 const MAX_FILES: usize = 20_000;
+
+/// Bound on the depth of the search: those files lie at most eleven folders deep.
 const MAX_DEPTH: usize = 12;
 
 /// One kind of content, as long as the longest page or shorter.

@@ -3,7 +3,7 @@
 
 //! Any libcrypto of this machine (OpenSSL 3.0 and later), opened at run time and called directly.
 //!
-//! This libcrypto is no backend but the peer that measurements compare with: the very file that the gateways of this
+//! This libcrypto is not a backend but the peer that measurements compare with: the very file that the gateways of this
 //! machine use, a slow build of it, or another release. The binary links none.
 //!
 //! ```text

@@ -110,14 +110,14 @@ impl SizesReport {
     /// Reads a saved run.
     ///
     /// # Errors
-    /// The file cannot be read, or is no saved run.
+    /// The file cannot be read, or is not a saved run.
     pub(crate) fn load(path: &Path) -> Result<Self, BenchError> {
         let name = path.display();
         let mut text = Vec::new();
         let read = File::open(path).and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut text));
         read.map_err(|error| BenchError::Usage(format!("cannot read {name}: {error}")))?;
         let report: Self = serde_json::from_slice(&text).map_err(|error| {
-            BenchError::Usage(format!("{name} is no run saved by bench sizes --output: {error}"))
+            BenchError::Usage(format!("{name} is not a run saved by bench sizes --output: {error}"))
         })?;
         let format = &report.format;
         if format == FORMAT {

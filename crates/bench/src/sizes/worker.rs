@@ -63,13 +63,13 @@ pub(super) fn serve(library: Option<&Path>, kernel: Option<&str>) -> Result<(), 
     };
     let opened = match opened {
         Ok(opened) => opened,
-        Err(reason) => return say(&WorkerAnswer::Absent(reason.to_string())),
+        Err(reason) => return report(&WorkerAnswer::Absent(reason.to_string())),
     };
-    say(&WorkerAnswer::Ready(opened.describe()))?;
+    report(&WorkerAnswer::Ready(opened.describe()))?;
     let mut prepared = HashMap::new();
     for line in io::stdin().lock().lines() {
         let line = line.map_err(BenchError::system("read a request"))?;
-        say(&answer(&opened, &mut prepared, &line))?;
+        report(&answer(&opened, &mut prepared, &line))?;
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ fn answer(opened: &OpenLibrary, cache: &mut Cache, line: &str) -> WorkerAnswer {
     }
 }
 
-fn say(answer: &WorkerAnswer) -> Result<(), BenchError> {
+fn report(answer: &WorkerAnswer) -> Result<(), BenchError> {
     write_line(&mut io::stdout().lock(), answer).map_err(BenchError::system("answer a request"))
 }
 

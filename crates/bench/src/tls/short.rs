@@ -104,7 +104,7 @@ pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
 enum AbFailure {
     #[error("says {field} {found:?} where {wanted} is expected")]
     Count { field: &'static str, found: Option<f64>, wanted: f64 },
-    #[error("counts {0} responses that are no success")]
+    #[error("counts {0} responses that are not a success")]
     Status(String),
     #[error("used {0}")]
     Protocol(String),

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Everything that runs during a measurement: keys, the node, the gateways. Ends with its value.
+//! Everything that runs during a measurement: keys, the node, the gateways. Dropping the value ends all of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

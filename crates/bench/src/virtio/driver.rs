@@ -96,7 +96,7 @@ impl RsaKey {
             fields.take(tag::SEQUENCE)?;
             fields.take(tag::OCTET_STRING)
         });
-        let private = private.ok_or_else(|| failed("it is no PKCS#8"))?;
+        let private = private.ok_or_else(|| failed("it is not PKCS#8"))?;
         Ok(Self {
             private: Zeroizing::new(private.to_vec()),
             public: key.public_key_raw().to_vec(),

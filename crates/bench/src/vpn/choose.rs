@@ -11,7 +11,7 @@ use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::order;
 
-/// A candidate.
+/// A candidate of `engine = "auto"` to measure.
 #[derive(Clone, Debug)]
 pub struct LinkToMeasure {
     /// Name of the candidate in messages.

@@ -6,7 +6,7 @@
 //! **Scheduling.** A scheduler with slices (Linux 6.12 and later) lets a thread with a shorter one run first. The
 //! express workers and the threads of the sockets sleep most of the time, so they get the shortest, and a lone
 //! job of one identity does not wait for the slices of workers that compute another's flood. A thread that has
-//! used its share of a core waits all the same, so the workers also get the lowest priority, unless that would
+//! used its share of a core still waits, so the workers also get the lowest priority, unless that would
 //! put other programs before them.
 //!
 //! **Pinning.**

@@ -49,8 +49,8 @@ pub(super) fn schedule(slice: Duration, nice: i32) -> io::Result<()> {
 /// Nodes that a mask of nodes has room for: the kernel's own limit on x86 and Arm.
 const MAX_NODES: usize = 1024;
 
-/// Makes the calling thread, and programs that it starts, take memory of this NUMA node first. A full node is no
-/// error: others follow.
+/// Makes the calling thread, and programs that it starts, take memory of this NUMA node first. A full node is not
+/// an error: others follow.
 ///
 /// # Errors
 /// The node does not exist; or a container forbids it.

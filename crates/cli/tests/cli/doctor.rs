@@ -24,7 +24,7 @@ fn doctor_exit_code_reflects_the_worst_finding() {
         let root = fixture(name);
         let args = [&["doctor", "--root", root.as_str()], more].concat();
         let outcome = place.run(&args);
-        assert_eq!(outcome.talk, "", "findings are no errors");
+        assert_eq!(outcome.talk, "", "findings are not errors");
         outcome.code
     };
     assert_eq!(code("h100-host", &[]), 0);

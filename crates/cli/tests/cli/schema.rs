@@ -158,7 +158,7 @@ fn json_of_status_keys_and_check_matches_the_schemas() {
     assert_valid(&place.run(&["status", "--json"]).done().data, "status");
     let sessions = place.run(&["status", "--sessions", "--json"]);
     assert_valid(&sessions.done().data, "sessions");
-    // No server runs here: the check fails, and its answer has the form all the same.
+    // No server runs here: the check fails, and its answer still has the form.
     let check = place.run(&["gateway", "check", "nginx", "--json", "--pid", "1"]);
     assert_valid(&check.data, "check");
 }

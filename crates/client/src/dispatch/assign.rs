@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Choice of a node for a job, at first and after a failure.
+//!
+//! A new job goes through [`Dispatcher::assign`]: choose, then attempt, or wait. An attempt sends the job, or asks for
+//! its key first. Events of connections lead to [`Dispatcher::reassign`] and [`Dispatcher::fill_room`] for the jobs
+//! that wait, and to [`Dispatcher::attempt_failed`]. Second attempts beside a running one are those of `hedge`.
 
 use std::mem;
 use std::sync::Arc;

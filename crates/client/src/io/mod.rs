@@ -81,6 +81,8 @@ struct ProcessPoolState {
     no_thread: Option<(Instant, String)>,
 }
 
+/// A pool in this process, with its sockets. The I/O thread and all callers share it by `Arc`. `inner` is
+/// locked before `thread`.
 pub(crate) struct ProcessPool {
     listing: Listing,
     inner: Mutex<ProcessPoolState>,

@@ -110,6 +110,8 @@ struct Running {
 /// The card of this process, for [`stop_at_exit`].
 static CARD: OnceLock<Arc<Card>> = OnceLock::new();
 
+/// A lock that a panic does not poison. `millrace_operation::sync` has it for the crates above `operation`; this crate
+/// does not depend on that one.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -57,12 +57,12 @@ impl InlineRunners {
             let contended = state.contention.note(owner.id(), now);
             let one_core = shared.workers == 1 && !contended;
             let limit = if one_core { MAX_JOBS_ON_ONE_CORE } else { MAX_JOBS };
-            if !one_owner
-                || needs_device
-                || batch.len() > limit
-                || !state.queue.is_empty()
-                || state.stopping
-            {
+            let may_run_here = one_owner
+                && !needs_device
+                && batch.len() <= limit
+                && state.queue.is_empty()
+                && !state.stopping;
+            if !may_run_here {
                 return Some(batch);
             }
             state.queue.pass(owner, batch.len(), batch.iter().map(Queued::cost).sum());

@@ -37,6 +37,7 @@ pub struct EngineSession {
     pub(super) inner: Arc<SessionInner>,
 }
 
+/// A session, shared by its caller and its jobs in the engine; it lives until the last of them has ended.
 pub(super) struct SessionInner {
     pub(super) id: u64,
     /// The owner when the session was opened; its weight and level may have changed since.

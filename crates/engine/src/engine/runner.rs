@@ -398,6 +398,21 @@ impl Runner {
         }
     }
 
+    /// The job was served as planned: records what its part of the batch cost once the part is complete.
+    fn note_measurement(&mut self, shared: &Shared, job: &InFlight) {
+        let Some(part) = job.part else {
+            return;
+        };
+        let measured = if shared.backends.is_on_cpu(job.backend) {
+            self.plans.finish_on_cpu(part)
+        } else {
+            self.plans.finish_on_device(part, Instant::now())
+        };
+        if let Some(measured) = measured {
+            shared.backends.record(&measured);
+        }
+    }
+
     /// Divides the time that a call took evenly among the tasks it completed.
     fn add_busy_time(&mut self, elapsed: Duration) {
         let each = elapsed / u32::try_from(self.done.len()).unwrap_or(u32::MAX).max(1);
@@ -512,16 +527,7 @@ impl Runner {
         let series = shared.statistics.series(kind, task.operation.kind());
         let result = match result {
             Ok(output) => {
-                if let Some(part) = job.part {
-                    let measured = if shared.backends.is_on_cpu(job.backend) {
-                        self.plans.finish_on_cpu(part)
-                    } else {
-                        self.plans.finish_on_device(part, Instant::now())
-                    };
-                    if let Some(measured) = measured {
-                        shared.backends.record(&measured);
-                    }
-                }
+                self.note_measurement(shared, &job);
                 Ok(output)
             }
             Err(error) => {
@@ -532,17 +538,12 @@ impl Runner {
                 }
                 if error.retry_elsewhere() {
                     shared.statistics.retried.fetch_add(1, Ordering::Relaxed);
-                    let otherwise = match error {
-                        BackendError::NotOffered => JobError::NotOffered,
-                        BackendError::Fault | BackendError::Failed | BackendError::BadInput => {
-                            JobError::Failed
-                        }
-                    };
+                    let otherwise = error.if_untried();
                     self.retry(shared, Unplaced { job, task, otherwise }, completed);
                     return;
                 }
                 self.invalidate(&mut job);
-                Err(JobError::BadInput)
+                Err(error.if_untried())
             }
         };
         let queue_time = job.arrived.elapsed().saturating_sub(service_time);

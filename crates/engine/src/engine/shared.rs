@@ -30,6 +30,8 @@ pub(super) struct ClassState {
     pub(super) stopping: bool,
 }
 
+/// The queue of one class with the signals of its workers, as long as the engine lives. Two locks of classes are never
+/// held together.
 pub(super) struct ClassQueue {
     pub(super) state: Mutex<ClassState>,
     /// Wakes the workers.
@@ -96,6 +98,7 @@ impl ClassState {
     }
 }
 
+/// State that the engine, its workers and the sweeping thread own together; the last of them frees it.
 pub(super) struct Shared {
     pub(super) backends: Arc<Backends>,
     pub(super) statistics: Statistics,

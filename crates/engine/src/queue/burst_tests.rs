@@ -3,7 +3,7 @@
 
 //! A tenant's only job beside the bursts of another one, on one core, in simulated time: the express worker runs before
 //! the regular ones, as where these have the lowest priority (`Placement::express_first`). Sockets, and the time that
-//! threads take to switch, are no part of it.
+//! threads take to switch, are not part of it.
 
 use super::*;
 

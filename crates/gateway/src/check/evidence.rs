@@ -40,6 +40,7 @@ pub(super) enum Gathered {
     Nothing,
 }
 
+/// The processes of a running server at the time of the check.
 pub(super) struct ServerProcesses {
     pub(super) master: Process,
     /// The processes that serve connections; the master if it has no workers.
@@ -55,6 +56,7 @@ impl ServerProcesses {
     }
 }
 
+/// Everything that the check read about one server, collected once before it is judged.
 pub(super) struct Evidence {
     pub(super) server: Server,
     pub(super) proc: Proc,
@@ -83,7 +85,7 @@ pub(super) struct Evidence {
     pub(super) config: ServerConfig,
 }
 
-/// Place of a worker: see [`Evidence::worker`].
+/// Root and user with which a worker opens files, or would if none runs. Files must be visible from there.
 pub(super) struct WorkerPlace {
     pub(super) place: ProcessContext,
     /// Chroot of the worker, if it has one.
@@ -403,7 +405,7 @@ pub(super) fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
     while let Some(file) = cnf.includes.get(next).filter(|_| next < MAX_INCLUDES) {
         let text = root.lossy_text(file, MAX_CONFIG);
         next += 1;
-        // Folders and missing files are no errors for OpenSSL, either.
+        // Folders and missing files are not errors for OpenSSL, either.
         if let Ok(text) = text {
             cnf.add(&text);
         }

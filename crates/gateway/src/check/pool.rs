@@ -236,7 +236,7 @@ pub enum FaultKind {
     Full,
     /// Node and client have no common version of the protocol.
     Version,
-    /// The other side is no node.
+    /// The other side is not a node.
     NoNode,
 }
 
@@ -292,7 +292,9 @@ impl FaultKind {
                 "raise `connections` in the node's node.toml, or add a node",
             ),
             Self::Version => ("no common version of the protocol", "upgrade the older side"),
-            Self::NoNode => ("it is no node", "correct `pool`: does another service listen there?"),
+            Self::NoNode => {
+                ("it is not a node", "correct `pool`: does another service listen there?")
+            }
         }
     }
 }

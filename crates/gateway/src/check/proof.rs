@@ -24,7 +24,7 @@ const LATE_REPORTS_TAKE: Duration = Duration::from_secs(30);
 /// Time that a server on a loaded machine has to notice a closed connection.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 
-/// Interval of readings of its descriptors during that time.
+/// Interval of readings of its descriptors during that time: 100 at most.
 const DESCRIPTOR_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval of questions to the nodes while reports are awaited: a node answers 60 of them, and one more per

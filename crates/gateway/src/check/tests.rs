@@ -554,7 +554,7 @@ fn server_process_is_selected_by_name_or_pid() {
     options.server = Server::Haproxy;
     options.pid = None;
     assert!(run(&options, &machine).findings[0].seen.contains("no haproxy is running"));
-    // A zombie is no server.
+    // A zombie is not a server.
     machine.change("proc/200/status", "PPid:", "State:\tZ (zombie)\nPPid:");
     let report = machine.report();
     assert_eq!(report.pid, Some(MASTER), "{:#?}", report.findings);

@@ -29,7 +29,7 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// Why a handshake, or all of them, failed.
 #[derive(Debug, Error)]
 pub(super) enum HandshakeError {
-    #[error("{0} is no name of a server: give one with --sni")]
+    #[error("{0} is not a name of a server: give one with --sni")]
     ServerName(String),
     #[error("{0} has no address")]
     NoAddress(String),

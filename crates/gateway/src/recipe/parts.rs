@@ -1,7 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Parts that several recipes share.
+//! Parts that several recipes share: the provider's two files, variables, drop-ins and restarts of a unit, stubs, and
+//! [`PooledService`], the whole plan for a server.
+//!
+//! What only one server needs is in its recipe. Nothing here touches the host: the results are parts of a plan, which
+//! others compare, write and verify.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,10 +13,9 @@ use std::path::Path;
 use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
+use crate::application::Application;
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 use crate::settings::{HandshakeMode, RecipeSettings};
-
-use crate::application::Application;
 
 /// Path of the generated `openssl.cnf`.
 pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";

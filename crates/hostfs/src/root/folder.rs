@@ -22,9 +22,11 @@ use crate::{ReadResult, Unavailable};
 /// Time limit of one read: sysfs attributes that query a device's firmware answer within a second, and
 /// reading 64 MB from the flash of a slow router takes a few.
 const READ_LIMIT: Duration = Duration::from_secs(10);
+
 /// Time limit of requests without content: a folder, a link, a kind.
 const LOOK_LIMIT: Duration = Duration::from_secs(3);
 
+/// An open folder with the thread that reads below it. [`Root`](crate::Root) owns it.
 #[derive(Debug)]
 pub(super) struct Folder {
     top: Arc<OwnedFd>,

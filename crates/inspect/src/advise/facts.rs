@@ -69,7 +69,7 @@ pub(crate) enum Aes {
     Instructions,
     /// No AES instructions: tables or bit slicing.
     None,
-    /// The processor has AES instructions, and the kernel computes AES in portable code all the same.
+    /// The processor has AES instructions, but the kernel computes AES in portable code.
     Portable,
     /// The implementation is not known.
     Unknown,

@@ -167,7 +167,7 @@ fn not_runnable(command: &str) -> Option<String> {
         let quoted = part.matches('\'').count() % 2 == 1;
         let first = part.split_whitespace().next().unwrap_or_default();
         if !quoted && !PROGRAMS.contains(&first) {
-            return Some(format!("{first:?} is no known program"));
+            return Some(format!("{first:?} is not a known program"));
         }
         let placeholder =
             |word: &str| word.len() > 3 && !quoted && word.chars().all(|c| c.is_ascii_uppercase());

@@ -20,8 +20,10 @@ use super::{Api, text_of};
 use crate::model::command::Command;
 use crate::model::core::Actor;
 
-/// Bound on the items of a page, so that an answer stays below 4 MiB; and their number without `limit`.
+/// Bound on the items of a page, so that an answer stays below 4 MiB.
 pub(super) const MAX_PAGE: usize = 1000;
+
+/// Items of a page without `limit`: a few screens.
 const DEFAULT_PAGE: usize = 100;
 
 /// One page of a listing, in the order of names.

@@ -209,7 +209,7 @@ fn secret_body(call: &Call) -> Result<NewKey, Problem> {
         let line = error.line();
         let column = error.column();
         let detail = format!(
-            "the body is no key at line {line}, column {column}: see NewKey in /v1/openapi.json"
+            "the body is not a key at line {line}, column {column}: see NewKey in /v1/openapi.json"
         );
         Problem::new(Code::Invalid, detail)
     })

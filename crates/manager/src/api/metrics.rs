@@ -161,7 +161,7 @@ impl Exposition {
         let families: [(&str, &str, Figure); 3] = [
             (
                 "millrace_pool_tenant_quota_operations_per_second",
-                "Quota of a tenant; 0 is no limit",
+                "Quota of a tenant; 0 means no limit",
                 |row| row.quota_ops,
             ),
             (

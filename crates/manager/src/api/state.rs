@@ -27,7 +27,7 @@ use crate::model::node::{Node, Usage};
 use crate::model::tenant::Tenant;
 use crate::model::view::View;
 
-/// Interval between two overviews.
+/// Interval between two overviews: a person sees no difference at a shorter one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Age after which a report is no longer shown: its node reports to another manager, or not at all.

@@ -72,7 +72,7 @@ pub struct Leave {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaBody {
-    /// Rates: 0 is no limit.
+    /// Rates: 0 means no limit.
     #[schemars(with = "serde_json::Value")]
     pub quota: Quota,
 }

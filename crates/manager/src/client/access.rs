@@ -45,7 +45,7 @@ pub enum AccessError {
     #[error("other users may read {}: chmod 600 it", .0.display())]
     Exposed(PathBuf),
     /// The file is not in the form of an access file.
-    #[error("{} is no access file: {reason}", path.display())]
+    #[error("{} is not an access file: {reason}", path.display())]
     Form {
         /// The file.
         path: PathBuf,
@@ -55,8 +55,8 @@ pub enum AccessError {
     /// The file names no manager, or too many, or one wrongly.
     #[error("an access file names 1 to {MAX_MANAGERS} managers as https://HOST:PORT: {0}")]
     Managers(String),
-    /// A certificate in it is no PEM.
-    #[error("the {what} of the access file is no PEM: {reason}")]
+    /// A certificate in it is not PEM.
+    #[error("the {what} of the access file is not PEM: {reason}")]
     Pem {
         /// Name of the field.
         what: &'static str,

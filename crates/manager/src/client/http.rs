@@ -24,7 +24,7 @@ const MAX_ANSWER: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The URL is not `https://HOST[:PORT]`.
-    #[error("{0:?} is no address of a manager: use https://HOST:PORT")]
+    #[error("{0:?} is not an address of a manager: use https://HOST:PORT")]
     Url(String),
     /// The server could not be reached, or the connection broke.
     #[error("cannot reach {url}: {source}")]
@@ -42,7 +42,7 @@ pub enum HttpError {
         /// The cause.
         source: rustls::Error,
     },
-    /// The answer is no HTTP, or too large.
+    /// The answer is not HTTP, or too large.
     #[error("{url} does not answer as a manager does: {reason}")]
     Answer {
         /// The address.
@@ -258,7 +258,7 @@ mod tests {
             "its answer is truncated"
         );
         assert_eq!(reason(b"HTTP/1.1 200 OK\r\n"), "the connection ended within the header");
-        assert_eq!(reason(b"SSH-2.0-x\r\n\r\n"), "it is no HTTP");
+        assert_eq!(reason(b"SSH-2.0-x\r\n\r\n"), "it is not HTTP");
         assert_eq!(
             reason(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
             "its answer has a transfer coding"

@@ -1,7 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The thread of a managed node.
+//! The thread of a managed node: registers, sends heartbeats, installs the grants of the answers, and leaves the pool
+//! at its end.
+//!
+//! It makes no decision about time; [`model::holder`](crate::model::holder) does. The service ends grants that expire.
+//! Nothing on the path of a job waits for it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -31,6 +35,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Rule of the node for a tenant whose grant has expired while the manager is away.
 const ON_EXPIRY: OnExpiry = OnExpiry::SafeShare;
 
+/// State of the thread, which owns it from [`Worker::run`] to its end. It shares `node_keys` with the thread
+/// `mr-keys`; it never holds their lock during a request.
 pub(super) struct Worker {
     node: ManagedNode,
     holder: Holder,

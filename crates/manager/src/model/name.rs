@@ -18,11 +18,11 @@ pub const MAX_NAME_LEN: usize = 63;
 /// Pattern of [`NodeName`] and its like, for the schema.
 const PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$";
 
-/// The text is no name of this kind.
+/// The text is not a name of this kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no name of a {kind}: use 1 to {MAX_NAME_LEN} letters, digits, '-', '_' (and '.', but not in tenants), \
-     a letter or a digit first"
+    "{text:?} is not a name of a {kind}: use 1 to {MAX_NAME_LEN} letters, digits, '-', '_' (and '.', but not in \
+     tenants), a letter or a digit first"
 )]
 pub struct NoName {
     /// Kind of the thing to be named.

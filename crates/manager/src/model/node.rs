@@ -1,12 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Nodes of the pool and their leases.
+//! Nodes of the pool and their leases: the messages by which a node joins and stays, and its record in the store.
+//!
+//! Each heartbeat replaces the record as a whole. What the node may serve is not part of it: see [`super::ledger`].
+//! [`super::core`] writes the records, and takes only heartbeats with the fence of the open lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_service::overview::NodeState;
-use millrace_service::overview::{self, Figures, Overview};
+use millrace_service::overview::{self, Figures, NodeState, Overview};
 use millrace_service::rates::JobClass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -48,7 +48,7 @@ impl SqliteStore {
     /// Opens the file, and makes it if there is none. Its mode is 0600.
     ///
     /// # Errors
-    /// Another process has it open, it is no store, or a newer version has written it.
+    /// Another process has it open, it is not a store, or a newer version has written it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let wrong =
             |problem: String| StoreError::Configuration(format!("{}: {problem}", path.display()));
@@ -290,7 +290,7 @@ mod tests {
         let path = folder.path().join("other.db");
         std::fs::write(
             &path,
-            "this is no database, and long enough to be read as the header of one",
+            "this is not a database, and long enough to be read as the header of one",
         )
         .unwrap();
         assert!(SqliteStore::open(&path).is_err());

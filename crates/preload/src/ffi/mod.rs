@@ -129,7 +129,7 @@ pub unsafe extern "C" fn SSL_get_error(ssl: *const Ssl, result: c_int) -> c_int 
         return SSL_ERROR_SSL;
     };
     if !is_nginx() {
-        say_if_not_known();
+        warn_if_unknown_program();
     } else if let Some(jobs) = libssl.jobs.as_ref().filter(|_| result <= 0) {
         // Asked of the connection and not of the thread's queue of errors, which `SSL_get_error`
         // would look at first: it may hold errors of something else.
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn epoll_ctl(
     };
     match armed {
         Ok(()) => 0,
-        // On an error nginx closes the connection. Otherwise it would wait for it in vain.
+        // On an error nginx closes the connection. Otherwise it would wait for an event that never comes.
         Err(errno) => {
             set_errno(errno);
             -1
@@ -386,9 +386,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { (libc.close)(fd) }
 }
 
-fn say_if_not_known() {
+fn warn_if_unknown_program() {
     if !is_haproxy() {
-        Inactive::NotKnown.say();
+        Inactive::NotKnown.report();
     }
 }
 
@@ -407,7 +407,7 @@ impl Handshake {
     /// `ssl` is valid, now and as long as this lives.
     unsafe fn new(ssl: *mut Ssl) -> Option<Self> {
         if !is_nginx() {
-            say_if_not_known();
+            warn_if_unknown_program();
             return None;
         }
         if program::jobs_are_off() {
@@ -422,7 +422,7 @@ impl Handshake {
         }
         // A worker that waits by epoll has registered its listeners long before its first handshake.
         if !tables::with(|table| table.is_used()) {
-            Inactive::NoEpoll.say();
+            Inactive::NoEpoll.report();
             return None;
         }
         Some(Self { libc, jobs, ssl, socket })

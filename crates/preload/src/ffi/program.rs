@@ -67,7 +67,7 @@ pub(super) fn identify() -> Option<HostProgram> {
 static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
 static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Notes what standard error is now, for [`Inactive::say`].
+/// Notes what standard error is now, for [`Inactive::report`].
 pub(super) fn note_stderr() {
     if let Some((device, inode)) = listener_on_stderr() {
         STDERR_DEVICE.store(device, Ordering::Relaxed);
@@ -128,12 +128,12 @@ impl Inactive {
         }
     }
 
-    /// Says so on standard error, once per process (a worker is one of its own). A program that is not known
+    /// Writes it to standard error, once per process (a worker is one of its own). A program that is not known
     /// may have closed standard error and got its number for a file of its own. There the notice is written
     /// only to the terminal, pipe or socket that was standard error before `main`.
-    pub(super) fn say(self) {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if SAID.swap(true, Ordering::Relaxed) {
+    pub(super) fn report(self) {
+        static REPORTED: AtomicBool = AtomicBool::new(false);
+        if REPORTED.swap(true, Ordering::Relaxed) {
             return;
         }
         let before = (STDERR_DEVICE.load(Ordering::Relaxed), STDERR_INODE.load(Ordering::Relaxed));
@@ -143,7 +143,7 @@ impl Inactive {
         }
         let text = self.text();
         with_errno_kept(|| {
-            // A closed standard error is no error of ours.
+            // A closed standard error is not an error of ours.
             drop(writeln!(
                 std::io::stderr(),
                 "millrace-preload: {text}; TLS handshakes are left as they are"

@@ -22,9 +22,9 @@ extern "C" fn before_main() {
         return;
     }
     match next::libssl() {
-        None => Inactive::NoLibssl.say(),
-        Some(libssl) if libssl.jobs.is_none() => Inactive::NoJobs.say(),
-        Some(_) if !forget_at_fork() => Inactive::NoForkHandler.say(),
+        None => Inactive::NoLibssl.report(),
+        Some(libssl) if libssl.jobs.is_none() => Inactive::NoJobs.report(),
+        Some(_) if !forget_at_fork() => Inactive::NoForkHandler.report(),
         Some(_) => {
             fetch::allow();
             tickets::allow();

@@ -3,8 +3,8 @@
 
 //! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object of its type.
 //!
-//! OpenSSL tries the decoders, among its own, on every key file. So input that is no stub is "carry on" (1), never an
-//! error. The loader continues where the last decoder stopped. So a PEM block of another type is consumed whole, as
+//! OpenSSL tries the decoders, among its own, on every key file. So input that is not a stub is "carry on" (1), never
+//! an error. The loader continues where the last decoder stopped. So a PEM block of another type is consumed whole, as
 //! OpenSSL's decoder does. No connection is made: a stub has the public half.
 
 use std::ffi::{CStr, c_int, c_void};

@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Key objects: inner key data plus what is known about the key at the pool.
+//!
+//! OpenSSL holds a [`Key`] as its key data; the functions for key management, signatures and decryption borrow it. Key
+//! data itself stays with OpenSSL's own provider, which parses, exports and compares it. A private half that has to go
+//! to the pool is read from there at the first use.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -38,25 +38,15 @@ pub(crate) fn run(
     }
     let imported = key.origin() == Origin::Imported;
     let Some((operation, input)) = operation else {
-        if imported {
-            provider.stats.local.add();
-            return Ok(None);
-        }
-        let text = "the pool holds the private key and offers no such operation; \
-                    choose another digest, padding or key derivation";
-        return Err(Error::new(Reason::NotOffered, text));
+        return if imported { leave_to_caller(key) } else { Err(not_offered()) };
     };
-    if provider.config.mode == WaitMode::Off && !imported {
-        let text = "the pool holds the private key, and the provider is configured with mode = off";
-        return Err(Error::new(Reason::Config, text));
+    if !imported {
+        refuse_unpooled(key)?;
     }
     let local = imported && provider.config.fallback;
     let identity = match key.identity() {
         Ok(identity) => identity,
-        Err(_) if imported => {
-            provider.stats.local.add();
-            return Ok(None);
-        }
+        Err(_) if imported => return leave_to_caller(key),
         Err(error) => return Err(error),
     };
     let process = provider.process();
@@ -85,6 +75,28 @@ pub(crate) fn run(
             Err(failed(&operation, &error))
         }
     }
+}
+
+/// Leaves an operation to the caller, which has the private part, and counts it.
+fn leave_to_caller(key: &Key) -> Result<Option<Output>> {
+    key.provider.stats.local.add();
+    Ok(None)
+}
+
+/// The error of an operation that the pool does not offer, with a key that only the pool has.
+fn not_offered() -> Error {
+    let text = "the pool holds the private key and offers no such operation; \
+                choose another digest, padding or key derivation";
+    Error::new(Reason::NotOffered, text)
+}
+
+/// Refuses a key that only the pool has where the provider does not use the pool.
+fn refuse_unpooled(key: &Key) -> Result<()> {
+    if key.provider.config.mode != WaitMode::Off {
+        return Ok(());
+    }
+    let text = "the pool holds the private key, and the provider is configured with mode = off";
+    Err(Error::new(Reason::Config, text))
 }
 
 /// The error of an operation that only the pool could do, with what an administrator can look at.

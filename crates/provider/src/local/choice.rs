@@ -59,7 +59,7 @@ pub enum ChoiceFileError {
     /// Others than root and this user can write to the file or its folder.
     #[error("{0} belongs to another user, or others may write to it")]
     Untrusted(String),
-    /// The file is no text, or longer than the bound.
+    /// The file is not text, or longer than the bound.
     #[error("no text of at most {} KiB", MAX_FILE_LEN / 1024)]
     Form,
 }

@@ -8,7 +8,7 @@
 //! makes each pair when it is needed.
 //!
 //! - A pair is used once: its place is wiped when it is taken.
-//! - It belongs to one thread of one process: a forked child has zeros in its place, which is no pair.
+//! - It belongs to one thread of one process: a forked child has zeros in its place, which is not a pair.
 //! - A thread keeps at most seven, and uses none that is older than [`OLDEST`].
 //! - They lie in a page of their own, which no dump of the process contains, and are wiped at the end of the thread.
 //!

@@ -86,7 +86,7 @@ pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
         .then_some(Calibration { templates: stored.templates, handshakes: true })
 }
 
-/// Stores a calibration. Failure is no error: the calibration is repeated next time.
+/// Stores a calibration. Failure is not an error: the calibration is repeated next time.
 pub(super) fn store(path: &Path, calibration: &Calibration) {
     let write = || -> Option<()> {
         let text = serde_json::to_vec(&Stored {

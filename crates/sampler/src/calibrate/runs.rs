@@ -27,7 +27,7 @@ const FREQUENCY: u32 = MAX_FREQUENCY;
 /// Sampled CPU time of the last operation.
 const OPERATION_CPU_TIME: Duration = Duration::from_millis(600);
 
-/// Interval of checks of the sampled CPU time.
+/// Interval of checks of the sampled CPU time: a run takes 5 % longer than it has to, at most.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sampled CPU time of both sides of handshakes, which spread over many functions.
@@ -39,7 +39,7 @@ const START_TIME: Duration = Duration::from_millis(100);
 /// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Smallest number of samples in a template.
+/// Smallest number of samples in a template: a share of 10 % is then off by about 3 points (one standard deviation).
 const MIN_SAMPLES: u64 = 100;
 
 /// Seconds per phase of the first and of the second attempt: on a busy machine a phase may get too little CPU time.

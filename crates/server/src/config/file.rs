@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! `node.toml` as written, and its conversion into a [`NodeConfig`].
+//!
+//! The types mirror the tables of the file, with its defaults. [`NodeFile::into_config`] checks all values and reports
+//! every problem at once. No file is read and no name resolved here; what the values mean is documented at
+//! [`NodeConfig`].
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -34,8 +34,9 @@ use millrace_service::bucket::Bucket;
 use millrace_service::outbox::{Outbox, UnsentAnswers};
 use millrace_service::sink::Order;
 use millrace_service::{Answers, Session};
-use millrace_wire::encode_completions;
-use millrace_wire::{ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage};
+use millrace_wire::{
+    ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage, encode_completions,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep_until};
@@ -69,7 +70,7 @@ const KEPT_BUFFER: usize = 64 * 1024;
 
 /// Jobs and answers after which a turn decodes no further message, even if more bytes were read, and after
 /// which the runtime serves other connections: about 50 µs of decoding, 200 µs if the last frame is full. A
-/// message of another identity waits that long for each thread.
+/// message of another party waits that long for each thread.
 const JOBS_PER_TURN: usize = 64;
 
 /// Reads of one connection, each with its turn and its answers, before the runtime serves other connections.
@@ -102,8 +103,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Doublings of [`BUSY_PAUSE`]: 400 ms at most, so that a client gets the answer to its ping in time.
 const MAX_DOUBLINGS: u32 = 3;
 
-/// Jobs of the first turn after such a pause: all 1024 connections of an identity together cost at most
-/// 20,000 refusals per second.
+/// Jobs of the first turn after such a pause: all 1024 connections of a party together cost at most 20,000
+/// refusals per second.
 const JOBS_AFTER_REFUSAL: usize = 8;
 
 /// State that the connections of one party share.
@@ -133,13 +134,13 @@ impl PartyShare {
         }
     }
 
-    /// Counts refused jobs. Returns whether the node need not pause the connection for them.
+    /// Counts refused jobs. Returns `false` if the connection must pause.
     fn tolerates(&self, by_queue: usize, before: usize, now: Instant) -> bool {
         let count = |jobs| u64::try_from(jobs).unwrap_or(u64::MAX);
         let mut left = lock(&self.refusals);
         let queue_tolerates = left.by_queue.take(count(by_queue), now);
         let tolerates = left.before.has(count(before), now);
-        // Those beyond the rate count, too: otherwise each connection would have a turn of them for nothing.
+        // Refusals beyond the rate also count; otherwise each connection could send one turn of them free of charge.
         left.before.overdraw(count(before), now);
         tolerates && queue_tolerates
     }
@@ -212,7 +213,7 @@ struct Connection<S> {
     turns: Turns,
     waiting: UnsentAnswers,
     sending: SendBuffer,
-    /// Imports that wait for a check end with the connection: otherwise a client could accumulate them by
+    /// Imports that wait for a check. They end with the connection: otherwise a client could accumulate them by
     /// reconnecting.
     imports: ImportLine,
     refusals: Refusals,
@@ -394,7 +395,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.poll_messages(context).map(Ok)
     }
 
-    /// Handles the bytes read, once this connection holds one of its identity's turns.
+    /// Handles the bytes read, once this connection holds one of its party's turns.
     fn poll_messages(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let turn = ready!(self.turns.poll(context));
         self.take_messages();

@@ -71,7 +71,7 @@ struct OpenConnections {
 /// A client that has proved its identity by a certificate.
 struct Certified {
     chain: Vec<CertificateDer<'static>>,
-    /// The time of the handshake: a certificate that has expired since is no reason to end the connection.
+    /// The time of the handshake: a certificate that has expired since is not a reason to end the connection.
     at: UnixTime,
     identity: Arc<str>,
     connection: Arc<dyn SessionSink>,
@@ -321,7 +321,7 @@ fn certified(name: &str) -> Option<String> {
 }
 
 /// The identity in a client's certificate, without `cert:`, and the end of a certificate, in seconds since 1970;
-/// `None` for bytes that are no certificate.
+/// `None` for bytes that are not a certificate.
 #[must_use]
 pub fn facts(certificate: &[u8]) -> Option<(String, i64)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;

@@ -475,11 +475,11 @@ impl fmt::Display for GrantKey {
     }
 }
 
-/// The text is no key that signs grants.
+/// The text is not a key that signs grants.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantKeyError {
     /// Not `ed25519:` and 64 hexadecimal digits.
-    #[error("{0:?} is no grant key: it is {KEY_PREFIX} and 64 hexadecimal digits")]
+    #[error("{0:?} is not a grant key: it is {KEY_PREFIX} and 64 hexadecimal digits")]
     Syntax(String),
     /// More than [`MAX_GRANT_KEYS`].
     #[error("more than {MAX_GRANT_KEYS} grant keys")]

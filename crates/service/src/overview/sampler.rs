@@ -18,7 +18,7 @@ use crate::Service;
 use crate::client_reports::{EdgeCounts, ErrorRow};
 use crate::status::{BackendRow, Status, TenantRow};
 
-/// Time over which the fallback share is computed: long enough that one failed request is no alarm.
+/// Time over which the fallback share is computed: long enough that one failed request is not an alarm.
 const SHARE_WINDOW: Duration = Duration::from_secs(300);
 
 /// CPU time that a gateway spends on one pooled operation, in microseconds. Measured 20 to 35

@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! [`Session`]: one client of a service, from its admission until its connection ends.
+//!
+//! A front end calls, in turn: [`Session::begin_turn`], [`Session::receive`] for each message, [`Session::carry_out`].
+//! Completions reach its sink and pass [`Session::completed`] on their way out. The rules of the protocol are those of
+//! `SessionState`, which does no I/O; this module connects them to engine, keys and metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -89,7 +89,7 @@ impl Service {
         self.inner.keyring.store().mark(name)
     }
 
-    /// Takes the mark of a key away: it is no manager's.
+    /// Takes the mark of a key away: it is not a manager's.
     ///
     /// # Errors
     /// The mark cannot be removed.

@@ -228,7 +228,7 @@ impl KeyStore {
         replacement: &KeyInfo,
     ) -> Result<Option<VersionId>, StoreError> {
         let bytes = self.read(id)?;
-        // A damaged file is no version that a node could serve.
+        // A damaged file is not a version that a node could serve.
         let Ok(file) = self.parse(id, &bytes) else {
             return Ok(None);
         };

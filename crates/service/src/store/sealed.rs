@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Keys under a key-encryption key, in the form of a key file, for a store that is no directory: a manager keeps such
-//! bytes in its records.
+//! Keys under a key-encryption key, in the form of a key file, for a store that is not a directory: a manager keeps
+//! such bytes in its records.
 
 use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use thiserror::Error;

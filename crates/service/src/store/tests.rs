@@ -284,7 +284,7 @@ fn former_versions_go_with_their_key_or_alone() {
     replace(&store, 3);
     store.remove("www").unwrap();
     assert!(store.list().unwrap().is_empty());
-    // A file that is left from a removed key is no version of a new one.
+    // A file that is left from a removed key is not a version of a new one.
     replace(&store, 1);
     replace(&store, 2);
     fs::remove_file(file_of(&store, "www")).unwrap();
@@ -365,7 +365,7 @@ fn every_change_of_a_key_is_a_line_in_the_audit_log() {
     let mut policy = KeyPolicy::signing(["*"]);
     policy.identities = vec!["uid:33".to_owned()];
     store.set_policy("www", policy).unwrap();
-    assert!(import(&store, "www").is_err(), "a refused change is no line");
+    assert!(import(&store, "www").is_err(), "a refused change is not a line");
     store.remove("www").unwrap();
     let path = store.directory().join(AUDIT_LOG);
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);

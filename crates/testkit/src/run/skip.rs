@@ -74,6 +74,6 @@ mod tests {
         assert!(is_allowed(list, "no AVX-512 IFMA"));
         assert!(!is_allowed(list, "no perf"), "no explanation");
         assert!(!is_allowed(list, "no valgrind"), "not listed");
-        assert!(!is_allowed(list, "# comment"), "a comment is no row");
+        assert!(!is_allowed(list, "# comment"), "a comment is not a row");
     }
 }

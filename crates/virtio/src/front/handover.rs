@@ -49,7 +49,9 @@ struct PackedDevice {
 #[derive(Serialize, Deserialize)]
 struct PackedConnection {
     has_channel: bool,
-    told_ready: Option<bool>,
+    /// Named as in the state that former versions hand over.
+    #[serde(rename = "told_ready")]
+    announced_ready: Option<bool>,
     messages: Vec<(Message, usize)>,
 }
 
@@ -96,7 +98,7 @@ fn pack_connection(
     }
     Ok(PackedConnection {
         has_channel: connection.channel.is_some(),
-        told_ready: connection.told_ready,
+        announced_ready: connection.announced_ready,
         messages,
     })
 }
@@ -178,7 +180,7 @@ fn unpack_connection(
         }
         connection.replay.record(&message);
     }
-    connection.told_ready = packed.told_ready;
+    connection.announced_ready = packed.announced_ready;
     connection.running_since = connection.replay.is_running().then(Instant::now);
     Ok(connection)
 }

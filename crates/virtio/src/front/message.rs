@@ -24,7 +24,7 @@ const MAX_FILES: usize = 32;
 /// Bound on the descriptors of a packet: the kernel's is 253.
 pub(super) const MAX_PACKET_FILES: usize = 200;
 
-/// Bound on the bytes of a packet.
+/// Bound on the bytes of a packet: an order in JSON. The state of connections travels in a file.
 pub(super) const MAX_PACKET: usize = 16 * 1024;
 
 const HEADER_LEN: usize = 12;

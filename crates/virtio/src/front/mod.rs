@@ -63,7 +63,7 @@ const DEVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// after it has told the device that it is ready.
 const CONFIG_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
-/// Pause between two tries to reach a device process.
+/// Pause between two tries to connect to a device process: a guest waits 10 ms longer than the process needs, at most.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Longest pause before a device process is started again or a connection accepted: a try a second costs little.
@@ -131,7 +131,7 @@ struct Connection {
     /// Time at which the driver started, while it runs.
     running_since: Option<Instant>,
     /// The last `HW_READY` that was sent to the monitor; `None` before the first.
-    told_ready: Option<bool>,
+    announced_ready: Option<bool>,
 }
 
 impl Connection {
@@ -141,7 +141,7 @@ impl Connection {
             replay: Replay::default(),
             channel: None,
             running_since: None,
-            told_ready: None,
+            announced_ready: None,
         }
     }
 }
@@ -333,7 +333,7 @@ impl Front {
             let Some(stream) = &inner else {
                 inner = {
                     let _open = self.open();
-                    self.reach(device)
+                    self.connect_device(device)
                 };
                 if inner.is_none() && hung_up(&monitor, RETRY) {
                     return Ok(());
@@ -362,15 +362,15 @@ impl Front {
         }
     }
 
-    /// Connects to the device process and tells it what the monitor has said. The caller holds the gate open.
-    fn reach(&self, device: &FrontDevice) -> Option<UnixStream> {
+    /// Connects to the device process and replays the monitor's messages. The caller holds the gate open.
+    fn connect_device(&self, device: &FrontDevice) -> Option<UnixStream> {
         let replay = lock(&device.connection).as_ref()?.replay.clone();
-        let told = UnixStream::connect(&device.inner).and_then(|stream| {
+        let connected = UnixStream::connect(&device.inner).and_then(|stream| {
             stream.set_read_timeout(Some(DEVICE_REPLY_TIMEOUT))?;
-            replay.tell(stream.as_fd())?;
+            replay.replay_to(stream.as_fd())?;
             Ok(stream)
         });
-        told.ok()
+        connected.ok()
     }
 
     /// Handles one message of a monitor.
@@ -387,7 +387,7 @@ impl Front {
         };
         if message.code == code::GET_CONFIG {
             let ready = self.shared.ready.load(Ordering::Acquire);
-            connection.told_ready = Some(ready);
+            connection.announced_ready = Some(ready);
             let config = config(message, device.settings.data_queues, ready);
             return message.reply(config).write(monitor.as_fd());
         }
@@ -420,7 +420,7 @@ impl Front {
                 }
             }
             // The device process has died. The next one hears the recorded messages, this one included.
-            *inner = self.reach_again(device, monitor)?;
+            *inner = self.reconnect_device(device, monitor)?;
             if is_recorded {
                 break acknowledges.then(|| message.reply(0_u64.to_le_bytes().to_vec()));
             }
@@ -438,15 +438,15 @@ impl Front {
         answer.map_or(Ok(()), |answer| answer.write(monitor.as_fd()))
     }
 
-    /// Reaches a new device process. The caller holds the gate open.
-    fn reach_again(
+    /// Connects to a new device process. The caller holds the gate open.
+    fn reconnect_device(
         &self,
         device: &FrontDevice,
         monitor: &UnixStream,
     ) -> io::Result<Option<UnixStream>> {
         let end = Instant::now() + DEVICE_REPLY_TIMEOUT;
         loop {
-            if let Some(stream) = self.reach(device) {
+            if let Some(stream) = self.connect_device(device) {
                 return Ok(Some(stream));
             }
             if hung_up(monitor, RETRY) || Instant::now() > end {
@@ -462,7 +462,7 @@ impl Front {
         let mut state = lock(&device.connection);
         let connection = state.as_mut()?;
         let channel = connection.channel.as_ref()?;
-        if connection.told_ready.is_none_or(|told| told == ready) {
+        if connection.announced_ready.is_none_or(|announced| announced == ready) {
             return None;
         }
         let since = connection.running_since?;
@@ -475,7 +475,7 @@ impl Front {
         if let Err(error) = change.write(channel.as_fd()) {
             warn!(%error, "cannot tell a guest of HW_READY");
         }
-        connection.told_ready = Some(ready);
+        connection.announced_ready = Some(ready);
         None
     }
 

@@ -95,8 +95,8 @@ impl Replay {
         self.rings.values().any(enabled)
     }
 
-    /// Tells a new device process everything, and waits until it has understood.
-    pub(super) fn tell(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+    /// Sends the recorded messages to a new device process, and waits until it has taken them.
+    pub(super) fn replay_to(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         ask(device, code::GET_FEATURES)?;
         ask(device, code::GET_PROTOCOL_FEATURES)?;
         for code in DEVICE_MESSAGES {

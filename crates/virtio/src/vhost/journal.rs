@@ -36,7 +36,7 @@ const EPOCH: u64 = 0;
 /// Number of the connection whose state is in the file.
 const SERVED: u64 = 8;
 const NEXT_SESSION: u64 = 16;
-/// One above the highest place of a session that was ever used: to read one above it would cost a page.
+/// One above the highest place of a session that was ever used: reading beyond it would allocate a page.
 const HIGH_PLACE: u64 = 24;
 /// The limits: 0 is "as the command line says", 1 is none, otherwise the rate and 1.
 const OPS_LIMIT: u64 = 32;
@@ -55,16 +55,22 @@ const LAST: u64 = 16;
 const COUNT: u64 = 24;
 const REQUESTS: u64 = 32;
 
+/// Bits of a request's cell that count its attempts; those above number the requests in their order.
+const ATTEMPT_BITS: u32 = 8;
+
 const SESSIONS: u64 = 256 * 1024;
 /// The longest request for a session, with its id and its length, in whole pages: an unused one costs no memory.
 const SESSION_LEN: u64 = 12 * 1024;
-const SESSION_BYTES: u64 = 16;
+
+// Cells of a session, behind its id.
+const SESSION_REQUEST_LEN: u64 = 8;
+const SESSION_REQUEST: u64 = 16;
 
 const LEN: u64 = SESSIONS + SESSION_LEN * MAX_SESSIONS as u64;
 
 const _: () = assert!(RINGS + RING_LEN * MAX_RINGS <= SESSIONS);
 const _: () = assert!(
-    SESSION_BYTES + (CONTROL_HEADER_LEN + CONTROL_LEGACY_LEN + MAX_KEY_LEN) as u64 <= SESSION_LEN
+    SESSION_REQUEST + (CONTROL_HEADER_LEN + CONTROL_LEGACY_LEN + MAX_KEY_LEN) as u64 <= SESSION_LEN
 );
 
 /// Times that a request is handled: one that was under way when two device processes died is answered with an error.
@@ -213,8 +219,7 @@ impl Journal {
     pub(super) fn began(&self, ring: usize, head: u16, attempts: u64) {
         let count = self.get(Self::ring(ring) + COUNT) + 1;
         self.set(Self::ring(ring) + COUNT, count);
-        // The order of requests above, the attempts below.
-        self.set(Self::request(ring, head), count << 8 | (attempts + 1));
+        self.set(Self::request(ring, head), count << ATTEMPT_BITS | (attempts + 1));
     }
 
     /// The answer to a request goes into the used ring next.
@@ -243,8 +248,10 @@ impl Journal {
             .filter(|(value, _)| *value != 0)
             .collect();
         found.sort_unstable();
-        let request =
-            |(value, head): (u64, u16)| UnfinishedRequest { head, attempts: value & 0xff };
+        let request = |(value, head): (u64, u16)| UnfinishedRequest {
+            head,
+            attempts: value & ((1 << ATTEMPT_BITS) - 1),
+        };
         found.into_iter().map(request).collect()
     }
 
@@ -256,8 +263,8 @@ impl Journal {
         let cell = SESSIONS + SESSION_LEN * place;
         self.set(NEXT_SESSION, id + 1);
         self.set(HIGH_PLACE, self.high_place().max(place + 1));
-        self.set(cell + 8, request.len() as u64);
-        let bytes = GuestAddress(cell + SESSION_BYTES);
+        self.set(cell + SESSION_REQUEST_LEN, request.len() as u64);
+        let bytes = GuestAddress(cell + SESSION_REQUEST);
         if self.cells.write_slice(request, bytes).is_ok() {
             self.set(cell, id);
             self.places.insert(id, place);
@@ -295,10 +302,10 @@ impl Journal {
     fn wipe(&self, place: u64) {
         let cell = SESSIONS + SESSION_LEN * place;
         self.set(cell, 0);
-        let len = self.get(cell + 8).min(SESSION_LEN - SESSION_BYTES);
+        let len = self.get(cell + SESSION_REQUEST_LEN).min(SESSION_LEN - SESSION_REQUEST);
         let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
         // Inside the file, as above.
-        let _ = self.cells.write_slice(&zeros, GuestAddress(cell + SESSION_BYTES));
+        let _ = self.cells.write_slice(&zeros, GuestAddress(cell + SESSION_REQUEST));
     }
 
     /// The id of the next session, and the ids and requests of all sessions.
@@ -314,9 +321,9 @@ impl Journal {
                 self.free.push(place);
                 continue;
             }
-            let len = self.get(cell + 8).min(SESSION_LEN - SESSION_BYTES);
+            let len = self.get(cell + SESSION_REQUEST_LEN).min(SESSION_LEN - SESSION_REQUEST);
             let mut request = Zeroizing::new(vec![0; usize::try_from(len).unwrap_or(0)]);
-            let bytes = GuestAddress(cell + SESSION_BYTES);
+            let bytes = GuestAddress(cell + SESSION_REQUEST);
             if self.cells.read_slice(&mut request, bytes).is_ok() {
                 self.places.insert(id, place);
                 found.push((id, request));

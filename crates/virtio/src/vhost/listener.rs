@@ -62,7 +62,7 @@ pub enum ListenError {
     /// Another process listens there.
     #[error("{0}: another process listens on this socket: end it, or use another path")]
     InUse(PathBuf),
-    /// There is a file that is no socket.
+    /// There is a file that is not a socket.
     #[error("{0}: there is a file that is not a socket: remove it, or use another path")]
     NotASocket(PathBuf),
     /// The operating system refused.
@@ -377,7 +377,7 @@ impl Acceptor {
         backend.with_device(|device| device.reset(Instant::now()));
         match ended {
             Ok(()) => info!(socket = %path.display(), "a virtual machine monitor disconnected"),
-            // A broken monitor is no reason for a pause; the next one may be good.
+            // A broken monitor is not a reason for a pause; the next one may be good.
             Err(reason) => {
                 warn!(socket = %path.display(), %reason, "a virtual machine monitor was disconnected");
             }

@@ -34,7 +34,7 @@ pub(super) fn certificate(path: &Path) -> Certificate {
         };
     }
     let Some(Ok(pem)) = Pem::iter_from_buffer(&text).next() else {
-        return Certificate::Unreadable("is no PEM file".to_owned());
+        return Certificate::Unreadable("is not a PEM file".to_owned());
     };
     match pem.parse_x509() {
         Ok(certificate) => Certificate::Certificate {
@@ -60,7 +60,7 @@ pub(super) fn revocations(path: &Path) -> Option<Revocations> {
         Err(error) => return unreadable(error.to_string()),
     };
     let Some(Ok(pem)) = Pem::iter_from_buffer(&text).next() else {
-        return unreadable("is no PEM file".to_owned());
+        return unreadable("is not a PEM file".to_owned());
     };
     match CertificateRevocationList::from_der(&pem.contents) {
         Ok((_, list)) => {

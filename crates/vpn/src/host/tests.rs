@@ -173,7 +173,7 @@ fn revocation_list_that_ended_or_is_no_list_is_a_problem() {
     let mut host = ready();
     for (revocations, expected) in [
         (Revocations::List { until: Some(86_400) }, "its time is over"),
-        (Revocations::Unreadable("is no PEM file".to_owned()), "is no PEM file"),
+        (Revocations::Unreadable("is not a PEM file".to_owned()), "is not a PEM file"),
     ] {
         host.revocations = Some(revocations);
         let problems = host.problems(&link, Side::A, &[]);

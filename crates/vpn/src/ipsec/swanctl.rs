@@ -14,7 +14,7 @@ use crate::mtu::PacketSizes;
 const DPD_DELAY_S: u32 = 2;
 
 /// Retransmissions of IKE: the first after this time in seconds, later ones at an interval that grows by this factor,
-/// and their number. The peer is given up and connected anew after 1.5 + 2.1 + 2.9 + 4.1 = 11 s; the default takes
+/// and their number. The peer is given up and reconnected after 1.5 + 2.1 + 2.9 + 4.1 = 11 s; the default takes
 /// 165 s.
 const RETRANSMIT: (&str, &str, u32) = ("1.5", "1.4", 3);
 
@@ -96,7 +96,7 @@ pub fn daemon(
         mss = sizes.segment,
     );
     if settings.data_path == DataPath::User {
-        // The peer's own address is no part of a link's networks.
+        // The peer's own address is not part of a link's networks.
         text.push_str("    kernel-libipsec {\n      allow_peer_ts = no\n    }\n");
     }
     let _ = write!(text, "  }}\n}}\nswanctl {{\n  load = {LOADER_PLUGINS}\n}}\n");

@@ -67,7 +67,7 @@ pub fn ask(link: &str) -> Vec<u8> {
     frame(CMD_REQUEST, "list-sas", &[("ike", link)])
 }
 
-/// Ends the connection without a goodbye and begins it anew.
+/// Ends the connection without a goodbye and starts a new one.
 #[must_use]
 pub fn reconnect(link: &str) -> Vec<u8> {
     let end =

@@ -57,12 +57,14 @@ pub struct LinkProblems(pub Vec<LinkProblem>);
 
 impl LinkProblems {
     /// `value`, unless there are problems.
-    pub fn none<T>(mut problems: Vec<LinkProblem>, value: T) -> Result<T, Self> {
-        if problems.is_empty() {
-            return Ok(value);
-        }
+    pub fn none<T>(problems: Vec<LinkProblem>, value: T) -> Result<T, Self> {
+        if problems.is_empty() { Ok(value) } else { Err(Self::in_order(problems)) }
+    }
+
+    /// The problems, sorted by line.
+    pub(crate) fn in_order(mut problems: Vec<LinkProblem>) -> Self {
         problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
-        Err(Self(problems))
+        Self(problems)
     }
 }
 

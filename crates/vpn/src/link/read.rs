@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Reads link.toml and collects every problem with its line.
+//!
+//! [`link`] is the only way in. It reads each value by the rules of `value`, then compares values with each other, so
+//! that one run reports all problems. A host is not looked at: [`crate::host`] does that with a valid link.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -109,25 +112,18 @@ pub(super) fn link(text: &str) -> Result<VpnLink, LinkProblems> {
     }
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader { text, problems: Vec::new() };
-    if !errors.is_empty() {
-        for error in errors {
-            let line = error.span().map_or(1, |span| reader.line(span.start));
-            reader.problem(
-                line,
-                error.message().replace('\n', ", "),
-                "correct the syntax (toml.io)",
-            );
-        }
-        return LinkProblems::none(reader.problems, ())
-            .and_then(|()| Err(LinkProblems(Vec::new())));
+    for error in errors {
+        let line = error.span().map_or(1, |span| reader.line(span.start));
+        let what = error.message().replace('\n', ", ");
+        reader.problem(line, what, "correct the syntax (toml.io)");
+    }
+    if !reader.problems.is_empty() {
+        return Err(LinkProblems::in_order(reader.problems));
     }
     let top = Section { prefix: "", table: Some(table.get_ref()), line: 1 };
     let link = reader.link(top);
-    LinkProblems::none(reader.problems, link).and_then(|link| {
-        let missing = || {
-            LinkProblems(vec![LinkProblem::of_file("link.toml is incomplete", "see the sample")])
-        };
-        link.ok_or_else(missing)
+    LinkProblems::none(reader.problems, link)?.ok_or_else(|| {
+        LinkProblems(vec![LinkProblem::of_file("link.toml is incomplete", "see the sample")])
     })
 }
 

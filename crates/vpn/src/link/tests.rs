@@ -150,7 +150,7 @@ fn keys_of_a_bond_are_refused_where_they_mean_nothing() {
         (
             "#: mode = \"balance-xor\"",
             "mode = \"802.3ad\"",
-            "no mode of a link's bond; write one of balance-rr",
+            "not a mode of a link's bond; write one of balance-rr",
         ),
         (
             "#: mode = \"balance-xor\"",

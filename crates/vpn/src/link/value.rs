@@ -207,14 +207,16 @@ pub(super) fn spread(value: &DeValue<'_>) -> Result<BondSpread, LinkValueError> 
     let found = BondSpread::MODES.into_iter().find(|(name, _)| *name == wanted);
     found.map(|(_, spread)| spread).ok_or_else(|| {
         let known = BondSpread::MODES.map(|(name, _)| name);
-        none_of(wanted, "is no mode of a link's bond", &known)
+        none_of(wanted, "is not a mode of a link's bond", &known)
     })
 }
 
 pub(super) fn hash(value: &DeValue<'_>) -> Result<BondHash, LinkValueError> {
     let wanted = text(value)?;
     let found = BondHash::ALL.into_iter().find(|hash| hash.name() == wanted);
-    found.ok_or_else(|| none_of(wanted, "is no hash of a bond", &BondHash::ALL.map(BondHash::name)))
+    found.ok_or_else(|| {
+        none_of(wanted, "is not a hash of a bond", &BondHash::ALL.map(BondHash::name))
+    })
 }
 
 pub(super) fn goal(value: &DeValue<'_>) -> Result<ChoiceGoal, LinkValueError> {

@@ -42,7 +42,7 @@ pub(super) fn plan(
     );
     let daemon = swanctl::daemon(settings, sizes, &socket, &log, &load);
     let mut connections = swanctl::connections(link, settings, side);
-    // A changed file is how the supervisor finds out that the daemon has to start anew.
+    // A changed file is how the supervisor finds out that the daemon has to restart.
     let _ = writeln!(connections, "# The daemon of this connection:");
     let variable = link.end(side).openssl_variable();
     for line in daemon.lines().chain(variable.as_deref()) {

@@ -142,7 +142,7 @@ pub struct LinkMember {
     pub running_config: PathBuf,
     /// Starts the process, which then runs in the background.
     pub command: Vec<String>,
-    /// Makes the running process read a changed configuration; `None` for a process that has to start anew.
+    /// Makes the running process read a changed configuration; `None` for a process that has to restart.
     #[serde(default)]
     pub reload: Option<Vec<String>>,
     /// File with the id of the process.

@@ -9,7 +9,7 @@ use super::{LinkMember, PacketSizes};
 use crate::host::{FILES, REVOCATIONS};
 use crate::link::{DataPath, LinkEngine, Side, VpnLink};
 
-/// Seconds between OpenVPN's own keep-alive packets, and without one before it connects anew. The supervisor
+/// Seconds between OpenVPN's own keep-alive packets, and without one before it reconnects. The supervisor
 /// notices a silent peer earlier; this is for a link without a supervisor.
 const KEEP_ALIVE: (u32, u32) = (1, 10);
 

@@ -13,7 +13,7 @@ fn plan(side: Side) -> LinkPlan {
     LinkPlan::new(&link, side, &host(), &Folders::default())
 }
 
-/// Each end's plan of the sample is kept as a file, so that a change of a plan shows in review. Write anew with
+/// Each end's plan of the sample is kept as a file, so that a change of a plan shows in review. Rewrite them with
 /// MILLRACE_BLESS=1.
 #[test]
 fn plans_of_the_sample_are_those_of_the_fixtures() {
@@ -59,7 +59,7 @@ fn device_of_the_kernels_data_channel_is_left_to_its_process() {
             assert!(kernel.text().contains(line), "{line} in {}", kernel.text());
         }
     }
-    // Devices of user space stay, and are no action of a start.
+    // Devices of user space stay, and are not an action of a start.
     let user = plan(Side::A).layout;
     assert!(user.members.iter().all(|member| !member.makes_device()));
     // Routes go before the devices.

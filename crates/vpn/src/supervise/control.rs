@@ -15,7 +15,7 @@ pub(super) enum ControlRequest {
     Subscribe,
     /// Give a sign of life.
     Ask,
-    /// Connect anew.
+    /// Reconnect the tunnel.
     Reconnect,
     /// Say goodbye to the peer, and end.
     Stop,

@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn reply_belongs_to_its_id() {
         let mut message = request(7, 9, 84);
-        assert_eq!(reply(&packet(&message), 7), None, "a request is no reply");
+        assert_eq!(reply(&packet(&message), 7), None, "a request is not a reply");
         message[0] = REPLY;
         assert_eq!(reply(&packet(&message), 7), Some(9));
         assert_eq!(reply(&packet(&message), 8), None);

@@ -38,7 +38,7 @@ use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
 use crate::host;
 use crate::plan::{Folders, LinkMember};
 
-/// Interval of the machine's ticks.
+/// Interval of the machine's ticks: half of that of probes, so that each leaves less than 50 ms late.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Interval of the status file, and of attempts to set routes after a failure.
@@ -169,7 +169,7 @@ impl Shell<'_> {
             let running = fs::read(&member.running_config).ok();
             let differs = running.is_some() && running != fs::read(&member.config).ok();
             if self.members[&number].tunnel.is_some() {
-                // Without the copy the process has to start anew: see `apply::restart`.
+                // Without the copy the process has to restart: see `apply::restart`.
                 let anew = running.is_none() || differs && !Tunnel::reload(member);
                 let event = if anew { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
@@ -275,7 +275,7 @@ impl Shell<'_> {
             }
             SuperviseAction::Stop(number) => {
                 if let Some(attached) = self.members.get_mut(&number)
-                    && !attached.say(ControlRequest::Stop)
+                    && !attached.send(ControlRequest::Stop)
                     && let Some(tunnel) = &attached.tunnel
                 {
                     tunnel.signal(Signal::TERM);
@@ -291,10 +291,10 @@ impl Shell<'_> {
             SuperviseAction::Reconnect(number) => {
                 self.members
                     .get_mut(&number)
-                    .map(|attached| attached.say(ControlRequest::Reconnect));
+                    .map(|attached| attached.send(ControlRequest::Reconnect));
             }
             SuperviseAction::Ask(number) => {
-                self.members.get_mut(&number).map(|attached| attached.say(ControlRequest::Ask));
+                self.members.get_mut(&number).map(|attached| attached.send(ControlRequest::Ask));
             }
             SuperviseAction::Probe { member, sequence, full } => {
                 let size = if full {
@@ -423,7 +423,7 @@ impl Attached {
         socket.set_nonblocking(true)?;
         self.reader = ControlReader::new(self.member.engine);
         self.management = Some(socket);
-        if self.say(ControlRequest::Subscribe) {
+        if self.send(ControlRequest::Subscribe) {
             return Ok(());
         }
         self.management = None;
@@ -447,12 +447,12 @@ impl Attached {
     }
 
     /// Sends a request; whether it was sent.
-    fn say(&mut self, request: ControlRequest) -> bool {
+    fn send(&mut self, request: ControlRequest) -> bool {
         let bytes = self.reader.request(request, &self.link);
         let (Some(socket), Some(bytes)) = (&mut self.management, bytes) else {
             return false;
         };
-        // A process that hangs does not read: a full socket is no reason to wait.
+        // A process that hangs does not read: a full socket is not a reason to wait.
         socket.write_all(&bytes).is_ok()
     }
 

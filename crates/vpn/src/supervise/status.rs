@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(text(folder, name).lines().count(), 1);
             assert_eq!(text(folder, &format!("{name}.1")), full);
         }
-        // The state folder is gone, and the text is written all the same.
+        // The state folder is gone, and the text is still written.
         drop(state);
         let gone = run.path().join("gone");
         assert!(log_changes(&gone, run.path(), &[change(3)]).is_err());

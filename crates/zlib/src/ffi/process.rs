@@ -61,12 +61,12 @@ fn find() -> Option<ServedProcess> {
     let (settings, problems) = CompressionSettings::read(|name| std::env::var(name).ok());
     let program = Program::named(&name()?, settings.scope)?;
     for problem in problems {
-        say(&problem);
+        log(&problem);
     }
     let isal = settings.isal.then(Isal::load).and_then(|loaded| match loaded {
         Ok(isal) => Some(Mutex::new(isal)),
         Err(error) => {
-            say(&format!("{error}; libdeflate serves level 1, at half the speed"));
+            log(&format!("{error}; libdeflate serves level 1, at half the speed"));
             None
         }
     });
@@ -75,15 +75,15 @@ fn find() -> Option<ServedProcess> {
         None
     } else {
         let files = CardFiles::read(|name| std::env::var(name).ok());
-        Card::open(&files, counters, settings.device_time, say)
-            .map_err(|error| say(&error.to_string()))
+        Card::open(&files, counters, settings.device_time, log)
+            .map_err(|error| log(&error.to_string()))
             .ok()
     };
     Some(ServedProcess { program, settings, counters, isal, card })
 }
 
-fn say(what: &str) {
-    // A closed standard error is no error of ours.
+fn log(what: &str) {
+    // A closed standard error is not an error of ours.
     drop(writeln!(std::io::stderr(), "millrace-zlib: {what}"));
 }
 

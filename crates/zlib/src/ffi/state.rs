@@ -67,7 +67,7 @@ const HEAD: usize = size_of::<State>().next_multiple_of(ALIGNMENT);
 pub(super) fn block_size(window_bits: c_int, memory_level: c_int) -> usize {
     let window = 1_usize << (block_bits(window_bits) + 2);
     let whole = 8192 + window + (1 << (memory_level.unsigned_abs() + 9));
-    // nginx rounds sizes that are no multiple of 512, and are small, up to 8192.
+    // nginx rounds sizes that are not a multiple of 512, and are small, up to 8192.
     whole & !511
 }
 
@@ -243,7 +243,7 @@ impl State {
         self.close(zlib);
         let owner = self.owner;
         let complete = self.stream.is_ended() || self.stream.is_fresh();
-        // What a second `deflateEnd` finds is no state.
+        // What a second `deflateEnd` finds is not a state.
         self.magic = 0;
         self.status = 0;
         // SAFETY: allocated by `create` from this owner.

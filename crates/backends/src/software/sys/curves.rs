@@ -1,7 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The NIST curves, X25519 and Ed25519.
+//! Keys and points of the NIST curves, X25519 and Ed25519: signatures, key agreement, public halves.
+//!
+//! The callers parse and write PKCS#8 and `SubjectPublicKeyInfo`; here are numbers, points and raw keys only. A point
+//! from outside is checked to be on its curve before a private key meets it.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};

@@ -76,7 +76,7 @@ pub(super) fn run(args: &TlsArgs) -> Result<(), BenchError> {
     let text = if args.demo { tables::demonstration(&report) } else { tables::render(&report) };
     report.deliver(&args.report, &text)?;
     report.figures.verdict()?;
-    // A short run, or one of another system's servers, is no advice for this machine.
+    // A short run, or one of another system's servers, is not advice for this machine.
     if !args.demo && report.plan.under.is_empty() {
         results::save(&report);
     }

@@ -263,7 +263,7 @@ pub fn saved() -> Option<PathBuf> {
     Some(cache?.join("millrace/tls-local.json"))
 }
 
-/// Keeps a run for advice. A cache that cannot be written is no reason to fail after a measurement.
+/// Keeps a run for advice. A cache that cannot be written is not a reason to fail after a measurement.
 pub(super) fn save(report: &LocalReport) {
     let Some(file) = saved() else { return };
     if let Some(folder) = file.parent()

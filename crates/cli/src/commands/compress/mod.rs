@@ -54,7 +54,7 @@ pub(crate) fn run(args: &CompressArgs) -> Result<()> {
     let dir = args.dir.display();
     let problem = match fs::metadata(&args.dir) {
         Ok(data) if data.is_dir() => None,
-        Ok(_) => Some("it is no folder".to_owned()),
+        Ok(_) => Some("it is not a folder".to_owned()),
         Err(error) => Some(error.to_string()),
     };
     if let Some(problem) = problem {
@@ -163,7 +163,7 @@ fn compress(Found { files, failures }: Found, args: &CompressArgs) -> Compressed
     let threads = args.threads.map_or(cores, usize::from).min(files.len().max(1));
     let next = AtomicUsize::new(0);
     let total = Mutex::new(Compressed { failures, ..Compressed::default() });
-    // Indicatif draws nothing where standard error is no terminal.
+    // Indicatif draws nothing where standard error is not a terminal.
     let bar = if args.watch { ProgressBar::hidden() } else { ProgressBar::new(files.len() as u64) };
     let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -30,7 +30,7 @@ use super::view::spki_sha256;
 /// milliseconds.
 const NODE_TAKES: Duration = Duration::from_secs(15);
 
-/// Pause between questions to the node.
+/// Pause between questions to the node: 150 of them at most within [`NODE_TAKES`].
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {

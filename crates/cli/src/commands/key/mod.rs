@@ -183,7 +183,7 @@ fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
 
 fn write_stub(args: &KeyStubArgs) -> Result<()> {
     let (store, _) = Settings::for_keys(&args.store)?.view_store()?;
-    // The public half is no secret: without the key-encryption key the stub is made all the same.
+    // The public half is not a secret: the stub is also made without the key-encryption key.
     let meta = store.act(|keys| keys.describe(&args.name))?;
     let (meta, problem) = store.verify(meta)?;
     if let Some(problem) = problem {

@@ -58,7 +58,7 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
 ///
 /// # Errors
 /// A user that does not exist here, a name that no tenant can have, or a removal that would be without effect,
-/// because `*` admits the identity all the same.
+/// because `*` still admits the identity.
 pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolicy) -> Result<()> {
     let IdentityChangeArgs {
         add_uid,
@@ -125,7 +125,7 @@ fn identity_of_tenant(name: &str) -> Result<String> {
     if valid_tenant(name) {
         return Ok(format!("{TENANT_PREFIX}{name}"));
     }
-    let reason = format!("{name:?} is no name of a tenant: letters, digits, - and _");
+    let reason = format!("{name:?} is not a name of a tenant: letters, digits, - and _");
     Err(fail(Failure::Usage, reason))
 }
 

@@ -45,7 +45,7 @@ use crate::placement;
 use crate::processes::log::start_log;
 use crate::service_manager;
 
-/// Interval of checks whether the last machine has disconnected.
+/// Interval of checks whether the last machine has disconnected: the end is late by no more.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Runs one subcommand.
@@ -95,7 +95,8 @@ fn identity(args: &VirtioRunArgs, path: &Path) -> Result<Arc<str>> {
     let own = path.file_name().unwrap_or_default().to_string_lossy();
     let identity = format!("vm:{}", args.identity.as_deref().unwrap_or(&own));
     if !millrace_service::store::valid_identity(&identity) {
-        let message = format!("{identity:?} is no identity: use printable ASCII without blanks");
+        let message =
+            format!("{identity:?} is not an identity: use printable ASCII without blanks");
         return Err(fail(Failure::Usage, message));
     }
     Ok(identity.into())

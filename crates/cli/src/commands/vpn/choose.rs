@@ -33,7 +33,7 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     let other = match &args.other {
         Some(path) => {
             let other: EngineChoice = serde_json::from_str(&read(path)?)
-                .with_context(|| format!("{} is no choice.json", path.display()))?;
+                .with_context(|| format!("{} is not a choice.json", path.display()))?;
             // Its first measurement is that of the host that saved it.
             other.hosts.into_iter().next()
         }

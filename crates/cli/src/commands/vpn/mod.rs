@@ -39,7 +39,7 @@ const FIRST_MEMBER: Duration = Duration::from_secs(20);
 /// Time until the status shows a change: the supervisor writes it once a second, later on a busy host.
 const STATUS_DELAY: Duration = Duration::from_secs(2);
 
-/// Interval of looks at the status.
+/// Interval of looks at the status: a tenth of that in which the supervisor writes it.
 const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(command: &VpnCommand) -> Result<()> {

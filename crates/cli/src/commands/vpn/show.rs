@@ -147,7 +147,7 @@ async fn watch_as_json(args: &VpnWatchArgs) -> Result<()> {
 }
 
 /// Mbit/s that the tunnels received and sent between two statuses. `None` if the second is not newer, or a tunnel has
-/// begun to count anew.
+/// restarted its counts.
 fn rates(before: &LinkStatus, after: &LinkStatus) -> Option<(f64, f64)> {
     let ms = after.at_ms.checked_sub(before.at_ms).filter(|ms| *ms > 0)?;
     let sum = |status: &LinkStatus, bytes: fn(&MemberStatus) -> u64| -> u64 {

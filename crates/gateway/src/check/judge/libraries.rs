@@ -155,7 +155,7 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
         let consequence = if running {
             "and the server went on without it"
         } else {
-            "so stubs are no keys to the server"
+            "so stubs are not keys to the server"
         };
         return report.add(
             CHECK,

@@ -201,7 +201,9 @@ impl Wrong {
     fn seen_and_remedy(&self) -> (String, &'static str) {
         match self {
             Self::Unknown(key) => (
-                format!("`{key}` is no setting of the provider, which does nothing with this file"),
+                format!(
+                    "`{key}` is not a setting of the provider, which does nothing with this file"
+                ),
                 "correct its name: `millrace sample client` prints every key",
             ),
             Self::Value(key, value, accepted) => (

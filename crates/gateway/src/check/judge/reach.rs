@@ -264,7 +264,7 @@ fn blocked(
     match obstacle {
         Obstacle::Missing(missing) => missing_socket(evidence, worker, missing, socket),
         Obstacle::NotThatKind(_) => {
-            let seen = format!("{socket} is no socket");
+            let seen = format!("{socket} is not a socket");
             CheckFinding::new(SOCKET, Failure, seen, "correct `pool` in openssl.cnf")
         }
         Obstacle::Denied { path, ownership } => {

@@ -16,9 +16,9 @@ fn folder(device: &QatDevice) -> String {
     format!("sys/bus/pci/devices/{}", device.address)
 }
 
-/// The devices for which `is` holds, virtual functions excluded.
-fn devices<'a>(facts: &Facts<'a>, is: impl Fn(&QatDevice) -> bool) -> Vec<&'a QatDevice> {
-    facts.devices().filter(|device| is(device)).collect()
+/// The devices for which `matches` holds, virtual functions excluded.
+fn devices<'a>(facts: &Facts<'a>, matches: impl Fn(&QatDevice) -> bool) -> Vec<&'a QatDevice> {
+    facts.devices().filter(|device| matches(device)).collect()
 }
 
 fn start_command(device: &QatDevice) -> String {
@@ -448,7 +448,7 @@ pub(super) fn small_packets(facts: &Facts<'_>) -> Option<Finding> {
             .impact(
                 "A packet of a VPN has at most about 1500 bytes. By default AES-GCM and ChaCha20-Poly1305 are not \
                  sent to the device at all (QAT_Engine, docs/qat_hw_algo.md). Below the threshold the processor is \
-                 also faster: lowering it is no gain by itself.",
+                 also faster: lowering it is not a gain by itself.",
             )
             .run("millrace inspect ceiling        # measure first; OpenVPN's own cost is the tunnel, not the cipher")
             .advise("Prefer the kernel data channel (DCO) to an engine."),

@@ -53,7 +53,7 @@ impl Core {
         &self,
         command: &Command,
         if_match: Option<u64>,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
     ) -> Result<(), Refusal> {
         match command {
             Command::CreateTenant(tenant) => {
@@ -61,32 +61,34 @@ impl Core {
                     return Err(Refusal::Exists(RecordKind::Tenant, tenant.name.to_string()));
                 }
                 check_limit(RecordKind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
-                self.put_tenant(tenant, 0, to)
+                self.put_tenant(tenant, 0, transaction)
             }
             Command::SetTenant(tenant) => {
                 let revision = self.tenant(&tenant.name, if_match)?.revision;
-                self.put_tenant(tenant, revision, to)
+                self.put_tenant(tenant, revision, transaction)
             }
             Command::SetQuota { tenant, quota } => {
-                self.change_tenant(tenant, if_match, to, |tenant| tenant.quota = quota.clone())
+                self.change_tenant(tenant, if_match, transaction, |tenant| {
+                    tenant.quota = quota.clone()
+                })
             }
             Command::Place { tenant, placement } => {
-                self.change_tenant(tenant, if_match, to, |tenant| {
+                self.change_tenant(tenant, if_match, transaction, |tenant| {
                     tenant.placement = placement.clone();
                 })
             }
             Command::RemoveTenant { tenant } => {
                 let revision = self.tenant(tenant, if_match)?.revision;
                 self.require_no_keys(tenant)?;
-                self.remove(Table::Tenant, tenant.as_str(), revision, to)
+                self.remove(Table::Tenant, tenant.as_str(), revision, transaction)
             }
             Command::DrainNode { node, drain } => {
-                self.change_node(node, if_match, to, |node| node.drain = *drain)
+                self.change_node(node, if_match, transaction, |node| node.drain = *drain)
             }
             Command::RemoveNode { node } => {
-                self.change_node(node, if_match, to, |node| node.removed = true)
+                self.change_node(node, if_match, transaction, |node| node.removed = true)
             }
-            Command::ReadmitNode { node } => self.readmit_node(node, if_match, to),
+            Command::ReadmitNode { node } => self.readmit_node(node, if_match, transaction),
             Command::SetPrincipal(principal) => {
                 let present = self.view.principals.get(&principal.name);
                 if present.is_none() {
@@ -94,19 +96,25 @@ impl Core {
                 }
                 let revision =
                     check_revision(present.map_or(0, |present| present.revision), if_match)?;
-                self.put(Table::Principal, principal.name.as_str(), revision, principal, to)
+                self.put(
+                    Table::Principal,
+                    principal.name.as_str(),
+                    revision,
+                    principal,
+                    transaction,
+                )
             }
             Command::RemovePrincipal { principal } => {
                 let present = self.view.principals.get(principal);
                 let present =
                     self.present(RecordKind::Principal, present, principal.as_str(), if_match)?;
-                self.remove(Table::Principal, principal.as_str(), present.revision, to)
+                self.remove(Table::Principal, principal.as_str(), present.revision, transaction)
             }
-            Command::SetKey(key) => self.set_key(key, if_match, to),
+            Command::SetKey(key) => self.set_key(key, if_match, transaction),
             Command::RemoveKey { key } => {
                 let present =
                     self.present(RecordKind::Key, self.view.keys.get(key), key.as_str(), if_match)?;
-                self.remove(Table::Key, key.as_str(), present.revision, to)
+                self.remove(Table::Key, key.as_str(), present.revision, transaction)
             }
         }
     }
@@ -115,7 +123,7 @@ impl Core {
         &self,
         key: &PoolKey,
         if_match: Option<u64>,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
     ) -> Result<(), Refusal> {
         check_problems(key.problems())?;
         let present = self.view.keys.get(&key.name);
@@ -129,7 +137,7 @@ impl Core {
             return Err(Refusal::Invalid(vec!["version: higher than the present one".to_owned()]));
         }
         let revision = check_revision(present.map_or(0, |present| present.revision), if_match)?;
-        self.put(Table::Key, key.name.as_str(), revision, key, to)
+        self.put(Table::Key, key.name.as_str(), revision, key, transaction)
     }
 
     /// Keys stay when their tenant goes, so that none is lost by mistake.
@@ -165,7 +173,7 @@ impl Core {
         &self,
         tenant: &Tenant,
         revision: u64,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
     ) -> Result<(), Refusal> {
         check_problems(tenant.problems())?;
         for identity in &tenant.identities {
@@ -177,27 +185,27 @@ impl Core {
                 });
             }
         }
-        self.put(Table::Tenant, tenant.name.as_str(), revision, tenant, to)
+        self.put(Table::Tenant, tenant.name.as_str(), revision, tenant, transaction)
     }
 
     fn change_tenant(
         &self,
         name: &TenantName,
         if_match: Option<u64>,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
         change: impl FnOnce(&mut Tenant),
     ) -> Result<(), Refusal> {
         let present = self.tenant(name, if_match)?;
         let mut changed = present.value.clone();
         change(&mut changed);
-        self.put_tenant(&changed, present.revision, to)
+        self.put_tenant(&changed, present.revision, transaction)
     }
 
     fn readmit_node(
         &self,
         name: &NodeName,
         if_match: Option<u64>,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
     ) -> Result<(), Refusal> {
         let present =
             self.present(RecordKind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
@@ -207,14 +215,14 @@ impl Core {
         // The lease stays as it was: if the node was not reached, its grants may still be in force.
         let mut changed = present.value.clone();
         changed.removed = false;
-        self.put(Table::Node, name.as_str(), present.revision, &changed, to)
+        self.put(Table::Node, name.as_str(), present.revision, &changed, transaction)
     }
 
     fn change_node(
         &self,
         name: &NodeName,
         if_match: Option<u64>,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
         change: impl FnOnce(&mut Node),
     ) -> Result<(), Refusal> {
         let present =
@@ -224,7 +232,7 @@ impl Core {
         }
         let mut changed = present.value.clone();
         change(&mut changed);
-        self.put(Table::Node, name.as_str(), present.revision, &changed, to)
+        self.put(Table::Node, name.as_str(), present.revision, &changed, transaction)
     }
 }
 

@@ -223,11 +223,11 @@ impl Core {
         name: &str,
         revision: u64,
         value: &T,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
     ) -> Result<(), Refusal> {
         let key = self.undamaged_key(table, name)?;
-        to.require(key.clone(), revision);
-        to.put(key, json(value));
+        transaction.require(key.clone(), revision);
+        transaction.put(key, json(value));
         Ok(())
     }
 
@@ -236,11 +236,11 @@ impl Core {
         table: Table,
         name: &str,
         revision: u64,
-        to: &mut Transaction,
+        transaction: &mut Transaction,
     ) -> Result<(), Refusal> {
         let key = self.undamaged_key(table, name)?;
-        to.require(key.clone(), revision);
-        to.delete(key);
+        transaction.require(key.clone(), revision);
+        transaction.delete(key);
         Ok(())
     }
 

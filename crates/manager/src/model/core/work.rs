@@ -24,7 +24,7 @@ impl Core {
     }
 
     /// The store answers. If it did not before, the silence of the nodes counts from now: a lease that is closed later
-    /// than it could be is no danger.
+    /// than it could be is not a danger.
     pub fn note_store_back(&mut self, now: Instant) {
         if std::mem::take(&mut self.store_away) {
             for (_, since) in self.unchanged_since.values_mut() {

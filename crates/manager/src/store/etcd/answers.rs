@@ -15,6 +15,7 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     number.ok_or_else(|| serde::de::Error::custom("no number"))
 }
 
+/// The head of every answer: the revision of the store at that time.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Header {
@@ -22,6 +23,7 @@ pub(super) struct Header {
     pub(super) revision: u64,
 }
 
+/// Answer to a transaction: whether its conditions held.
 #[derive(Debug, Deserialize)]
 pub(super) struct TxnAnswer {
     pub(super) header: Header,
@@ -29,6 +31,7 @@ pub(super) struct TxnAnswer {
     pub(super) succeeded: bool,
 }
 
+/// One page of the records in a range of keys; `more` if another one follows.
 #[derive(Debug, Deserialize)]
 pub(super) struct RangeAnswer {
     pub(super) header: Header,
@@ -38,6 +41,7 @@ pub(super) struct RangeAnswer {
     pub(super) more: bool,
 }
 
+/// A record; key and value are in base64.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct KeyValue {
@@ -47,12 +51,14 @@ pub(super) struct KeyValue {
     pub(super) mod_revision: u64,
 }
 
+/// One message of a stream of changes.
 #[derive(Debug, Deserialize)]
 pub(super) struct WatchMessage {
     pub(super) result: Option<WatchAnswer>,
     pub(super) error: Option<Value>,
 }
 
+/// Changes of one or several revisions, or the end of the stream with its reason.
 #[derive(Debug, Deserialize)]
 pub(super) struct WatchAnswer {
     #[serde(default)]
@@ -65,6 +71,7 @@ pub(super) struct WatchAnswer {
     pub(super) cancel_reason: String,
 }
 
+/// One change: a record was written, or removed if `kind` is `DELETE`.
 #[derive(Debug, Deserialize)]
 pub(super) struct WatchEvent {
     #[serde(default, rename = "type")]

@@ -42,6 +42,7 @@ pub(super) enum Repeat {
     OnlyUnsent,
 }
 
+/// Makes the requests of a store. Its threads share it without a lock.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) endpoints: Vec<Endpoint>,
@@ -50,6 +51,7 @@ pub(super) struct Client {
     tls: Option<Arc<ClientConfig>>,
 }
 
+/// Address of one member of etcd.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     host: String,
@@ -104,8 +106,9 @@ impl Client {
             .endpoints
             .iter()
             .map(|text| {
-                endpoint(text)
-                    .ok_or_else(|| wrong(format!("{text} is no endpoint: use http(s)://HOST:PORT")))
+                endpoint(text).ok_or_else(|| {
+                    wrong(format!("{text} is not an endpoint: use http(s)://HOST:PORT"))
+                })
             })
             .collect::<Result<_, _>>()?;
         if endpoints.is_empty() {

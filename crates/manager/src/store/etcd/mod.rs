@@ -55,7 +55,7 @@ impl EtcdConfig {
     pub fn parse(location: &str) -> Result<Self, StoreError> {
         let wrong = |problem: &str| {
             StoreError::Configuration(format!(
-                "{location:?} is no store: {problem}; use sqlite:PATH, etcd://HOST:PORT,…, \
+                "{location:?} is not a store: {problem}; use sqlite:PATH, etcd://HOST:PORT,…, \
                  etcds://HOST:PORT,…?ca=FILE&cert=FILE&key=FILE, or memory:"
             ))
         };
@@ -268,7 +268,7 @@ fn decode(text: &str) -> Result<Vec<u8>, StoreError> {
 
 fn decode_key(text: &str) -> Result<String, StoreError> {
     String::from_utf8(decode(text)?)
-        .map_err(|_| StoreError::Damaged("a key in etcd is no text".to_owned()))
+        .map_err(|_| StoreError::Damaged("a key in etcd is not text".to_owned()))
 }
 
 #[cfg(test)]
@@ -292,7 +292,7 @@ mod tests {
             "etcds://a:1?cert=c",
         ] {
             let error = super::super::open(wrong).unwrap_err();
-            assert!(error.to_string().contains("is no store"), "{wrong}: {error}");
+            assert!(error.to_string().contains("is not a store"), "{wrong}: {error}");
         }
         assert!(super::super::open("etcd://nothing").is_err());
     }

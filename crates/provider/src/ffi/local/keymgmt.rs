@@ -1,7 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Key objects that hold a key share.
+//! Key objects that hold a key share: OpenSSL generates, imports and exports them by this dispatch table, and the
+//! tables of `exchange` and `kem` compute with them.
+//!
+//! The pool never has them. Keys that sign are [`Key`](crate::ffi::key::Key)s instead.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -83,7 +86,7 @@ impl Generation {
             let known = self.share.row().name.to_bytes();
             // OpenSSL 3.5 names its hybrids so.
             if !name.is_empty() && !known.eq_ignore_ascii_case(name.as_bytes()) {
-                let text = format!("{name} is no group of this key type");
+                let text = format!("{name} is not a group of this key type");
                 return Err(Error::new(Reason::Key, text));
             }
         }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The primitives of [`crate::local`] under OpenSSL. The key objects of key shares are no
+//! The primitives of [`crate::local`] under OpenSSL. The key objects of key shares are not
 //! [`Key`](super::key::Key)s: they hold a key share of AWS-LC, and delegate nothing.
 //!
 //! - `keymgmt`: key objects. `exchange`: X25519. `kem`: ML-KEM-768 and the hybrids.

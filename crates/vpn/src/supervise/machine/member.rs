@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The state machine of one member: its process, its probes, its place in the routes.
+//!
+//! The machine of the link hands it events by [`Member::handle`]. At each tick it lets the member run its process,
+//! probe, be judged and reconnect, in this order. Comparisons between members, and the routes, are the
+//! link's.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,6 +23,8 @@ const GOOD_ECHOES: u32 = 5;
 /// Lost probes among the last [`WINDOW`] with which a member is behind, if another one loses at most
 /// [`GOOD_LOSS`].
 const BAD_LOSS: usize = 8;
+
+/// Lost probes among the last [`WINDOW`] that are no sign of a bad path: single losses occur on any.
 const GOOD_LOSS: usize = 1;
 
 /// A process that does not answer on its management interface for this long hangs.
@@ -26,6 +32,8 @@ const HANG: Duration = Duration::from_secs(3);
 
 /// Delay before a process is started again; it doubles with each failure up to [`MAX_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_millis(250);
+
+/// Longest delay: a tunnel comes back within half a minute after its cause is removed.
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// A member that was in the link for this long starts again with the first delay.
@@ -40,7 +48,7 @@ const FULL_EVERY: u16 = 10;
 /// Full-size probes in a row that remain unanswered while small ones are answered: the path loses long packets.
 const BLACK_HOLE: u32 = 3;
 
-/// Reasons of OpenVPN for connecting anew, in words. Others are ours (`SIGUSR1` by the management interface).
+/// Reasons of OpenVPN for a reconnection, in words. Others are ours (`SIGUSR1` by the management interface).
 const RECONNECT_REASONS: &[(&str, &str)] = &[
     (
         "tls-error",
@@ -265,7 +273,7 @@ impl Member {
         })
     }
 
-    /// Takes over why OpenVPN connects anew: of a member that is out, this is what an operator has to know.
+    /// Takes over why OpenVPN reconnects: of a member that is out, this is what an operator has to know.
     fn explain(&mut self, state: TunnelState, why: &str, now: Instant) -> Option<StateChange> {
         let reason = RECONNECT_REASONS.iter().find(|(name, _)| *name == why)?.1;
         match self.state {
@@ -426,7 +434,7 @@ impl Member {
         None
     }
 
-    /// Connects a dead tunnel anew. One that says that it is connected and carries nothing has lost its peer: a
+    /// Reconnects a dead tunnel. One that says that it is connected and carries nothing has lost its peer: a
     /// restarted peer does not know the old keys. An idle tunnel stays so by itself.
     pub(super) fn reconnect(
         &mut self,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::link::Side;
 use crate::management::{ManagementLine, TunnelState};
 
-/// Interval of the probes of a member.
+/// Interval of the probes of a member: [`SILENCE`] spans nine of them, so that single losses do not matter.
 pub const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// A member leaves the link if a probe of this age and all later ones have no answer: nine probes, and thirty times the
@@ -37,7 +37,7 @@ const WINDOW: usize = 20;
 /// Interval of the questions that prove that a process does not hang.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// A connected tunnel without echoes, or an idle one, is connected anew after this time; the time doubles up to
+/// A connected tunnel without echoes, or an idle one, is reconnected after this time; the time doubles up to
 /// `MAX_DELAY`.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
@@ -80,7 +80,7 @@ pub enum SuperviseAction {
     Stop(u16),
     /// End a process that does not react.
     Kill(u16),
-    /// Connect the tunnel anew.
+    /// Reconnect the tunnel.
     Reconnect(u16),
     /// Ask the process for a sign of life.
     Ask(u16),
@@ -201,7 +201,7 @@ enum Duty {
     Retire(Option<Instant>),
 }
 
-/// Tunnels that are connected anew.
+/// Tunnels that reconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reconnects {
     /// Those that carry nothing, connected or idle.
@@ -284,7 +284,7 @@ struct Member {
     failures: u32,
     /// Starts of the process. A process that was found running counts as one.
     starts: u32,
-    /// Time at which a tunnel that carries nothing is connected anew.
+    /// Time at which a tunnel that carries nothing is reconnected.
     reconnect_at: Instant,
     reconnect_delay: Duration,
     /// Bytes that the process last reported as received.

@@ -362,7 +362,7 @@ fn failed_handshake_is_the_reason_of_a_member_that_is_out() {
     assert!(status[1].reason.contains("the TLS handshake fails"), "{status:?}");
     assert_eq!(status[0].state, MemberState::Up);
     assert!(!status[0].reason.contains("TLS"), "{status:?}");
-    // The same reason again is no change.
+    // The same reason again is not a change.
     world.machine.take_changes();
     world.machine.handle(1, said("tls-error"), world.now);
     assert_eq!(world.machine.take_changes().len(), 0);

@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! One cipher context: direction, nonce, tag, and the records of TLS 1.2.
+//!
+//! OpenSSL sets key and nonce, then gives additional data and text, and takes or gives the tag; or it announces records
+//! and gives each as a whole. The context refuses a message without key or nonce, and a nonce that has encrypted
+//! already. AWS-LC computes ([`Ciphering`]).
 
 use std::ffi::CStr;
 
