@@ -158,5 +158,5 @@ fn saved_run_decides_and_other_files_are_refused() {
 fn format_of_another_subject_is_refused_with_the_possible_ones() {
     let output = run(&mut advise("aes-ni-vm", &["tls", "--format", "swanctl"]));
     assert_eq!(output.status.code(), Some(2));
-    assert!(text_of(&output).contains("tls takes nginx or haproxy"));
+    assert!(text_of(&output).contains("tls takes --format nginx or haproxy"));
 }
