@@ -16,7 +16,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     output::print(&String::from_utf8_lossy(&script))
 }
 
-/// What scripts are made of: clap's generators also offer hidden commands.
+/// The definition for scripts: clap's generators also offer hidden commands.
 fn without_hidden(command: &Command) -> Command {
     let children = command.get_subcommands().filter(|child| !child.is_hide_set());
     // clap takes static names alone, and the process ends soon.

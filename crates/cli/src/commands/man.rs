@@ -63,8 +63,9 @@ fn page_name(command: &Command) -> String {
 
 fn write_page(folder: &Path, command: &Command, pages: &[String]) -> Result<()> {
     let path = folder.join(format!("{}.1", page_name(command)));
-    let page = page(command, pages).and_then(|page| fs::write(&path, page));
-    page.with_context(|| format!("writing {}", path.display()))?;
+    page(command, pages)
+        .and_then(|page| fs::write(&path, page))
+        .with_context(|| format!("writing {}", path.display()))?;
     visible(command).try_for_each(|command| write_page(folder, command, pages))
 }
 
@@ -77,9 +78,9 @@ fn page(command: &Command, pages: &[String]) -> io::Result<String> {
         .mut_args(|argument| argument.hide_short_help(false))
         .after_help(None::<&str>)
         .after_long_help(None::<&str>);
-    let mut page = Vec::new();
-    Man::new(definition).source(VERSION).render(&mut page)?;
-    let mut page = String::from_utf8_lossy(&page).into_owned();
+    let mut rendered = Vec::new();
+    Man::new(definition).source(VERSION).render(&mut rendered)?;
+    let mut page = String::from_utf8_lossy(&rendered).into_owned();
     // Paths and commands in examples must not be hyphenated.
     if let Some(at) = page.find(".SH NAME") {
         page.insert_str(at, ".nh\n");
@@ -101,8 +102,11 @@ fn page(command: &Command, pages: &[String]) -> io::Result<String> {
 
 /// The text after the options: the examples up to the first empty line, line by line, and notes.
 fn after_help(page: &mut String, command: &Command) {
-    let text = command.get_after_long_help().or_else(|| command.get_after_help());
-    let text = text.map(ToString::to_string).unwrap_or_default();
+    let text = command
+        .get_after_long_help()
+        .or_else(|| command.get_after_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let (examples, notes) = match text.split_once('\n') {
         // They have a section on every page.
         _ if text == EXIT_CODES => return,

@@ -68,7 +68,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasu
         running.iter().map(|candidate| to_measure(link, *candidate)).collect();
     let measured = match &links[..] {
         [] => Vec::new(),
-        links => measure_links(&args.bench, links)?,
+        links => measure_links(&args.bench, links).map_err(to_exit_error)?,
     };
     let contender = |(candidate, why): &(EngineCandidate, Option<String>)| {
         let at = running.iter().position(|ran| ran == candidate);
