@@ -39,7 +39,7 @@ fn owned(fd: c_int) -> OwnedFd {
 // ---- AF_ALG -----------------------------------------------------------------------------------------
 
 /// A socket for an algorithm: `kind` is `skcipher`, `aead` or `hash`, `name` that of the kernel.
-pub(crate) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
+pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     // SAFETY: takes numbers.
     let fd = unsafe { libc::socket(libc::AF_ALG, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
     let socket = owned(outcome(fd)?);
@@ -59,7 +59,7 @@ pub(crate) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-pub(crate) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
+pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
     let len = number32(key.len())?;
     let level = libc::SOL_ALG;
     let option = libc::ALG_SET_KEY;
@@ -70,7 +70,7 @@ pub(crate) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
 }
 
 /// Sets the length of the tag of an authenticated cipher.
-pub(crate) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
+pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
     let len = number32(len)?;
     let level = libc::SOL_ALG;
     let option = libc::ALG_SET_AEAD_AUTHSIZE;
@@ -80,7 +80,7 @@ pub(crate) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
 }
 
 /// A socket for operations with the key that is set.
-pub(crate) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
+pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
     let no_address = ptr::null_mut();
     let no_len = ptr::null_mut();
     // SAFETY: null asks for no address.
@@ -93,15 +93,15 @@ pub(crate) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
 struct Control([u8; 128]);
 
 /// Parameters of a message for a cipher.
-pub(crate) struct Order<'a> {
-    pub(crate) direction: BulkDirection,
-    pub(crate) iv: &'a [u8],
+pub(super) struct Order<'a> {
+    pub(super) direction: BulkDirection,
+    pub(super) iv: &'a [u8],
     /// Bytes at the start of the input that are authenticated only; `None` for a cipher without a tag.
-    pub(crate) authenticated: Option<usize>,
+    pub(super) authenticated: Option<usize>,
 }
 
 /// Sends a message, or fails at once if the socket's buffer has no room.
-pub(crate) fn send(
+pub(super) fn send(
     socket: &OwnedFd,
     order: Option<&Order<'_>>,
     parts: &[IoSlice<'_>],
@@ -164,7 +164,7 @@ impl ControlWriter<'_> {
 }
 
 /// Receives a result.
-pub(crate) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize> {
+pub(super) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize> {
     // SAFETY: plain numbers and null pointers, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     // `IoSliceMut` has the layout of `iovec`.
@@ -243,7 +243,7 @@ unsafe fn control(device: BorrowedFd<'_>, request: c_ulong, argument: *mut c_voi
 }
 
 /// Begins a session with a cipher or a MAC, by the device's number for it. 0 stands for no cipher or no MAC.
-pub(crate) fn begin_session(
+pub(super) fn begin_session(
     device: BorrowedFd<'_>,
     cipher: u32,
     mac: u32,
@@ -276,7 +276,7 @@ pub(crate) fn begin_session(
     Err(first_error.unwrap_or_else(invalid))
 }
 
-pub(crate) fn end_session(device: BorrowedFd<'_>, session: u32) {
+pub(super) fn end_session(device: BorrowedFd<'_>, session: u32) {
     let mut session = session;
     // It fails only for a session that is gone already.
     // SAFETY: the request takes the number of a session.
@@ -291,7 +291,7 @@ fn number(direction: BulkDirection) -> u16 {
 }
 
 /// Encrypts or decrypts whole blocks into `out`, which is as long.
-pub(crate) fn crypt(
+pub(super) fn crypt(
     device: BorrowedFd<'_>,
     session: u32,
     direction: BulkDirection,
@@ -319,7 +319,7 @@ pub(crate) fn crypt(
 }
 
 /// Hashes a message into `out`, which has the length of the result.
-pub(crate) fn hash(
+pub(super) fn hash(
     device: BorrowedFd<'_>,
     session: u32,
     input: &[u8],
@@ -350,7 +350,7 @@ pub(crate) fn hash(
 /// Encrypts and authenticates a message, or decrypts and checks it. A tag of `tag_len` bytes follows the ciphertext.
 /// So the output of an encryption is longer than its input by the tag. The output of a decryption has room for the tag,
 /// too, since drivers may use that room.
-pub(crate) fn crypt_auth(
+pub(super) fn crypt_auth(
     device: BorrowedFd<'_>,
     session: u32,
     order: &Order<'_>,

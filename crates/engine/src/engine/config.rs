@@ -15,9 +15,9 @@ use super::status::Observer;
 pub struct EngineConfig {
     /// Worker threads per class. Default: the cores available to this process.
     pub workers: usize,
-    /// Jobs that may wait per class; more end as [`JobError::Busy`](millrace_operation::JobError::Busy). In a full queue an owner below its
-    /// share by weight takes the place of another owner's newest job. Default 8192: at 0.3 ms each
-    /// and one core that is 2.5 s of work, more than any handshake waits.
+    /// Jobs that may wait per class; more end as [`JobError::Busy`](millrace_operation::JobError::Busy). In a full
+    /// queue an owner below its share by weight takes the place of another owner's newest job. Default 8192: at 0.3 ms
+    /// each and one core that is 2.5 s of work, more than any handshake waits.
     pub queue_limit: usize,
     /// Jobs of one session that may wait per class. Default 4096: half of the above, so that no
     /// session can fill the queue alone.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What an engine tells of its backends: their state, its choices between them, and events.
+//! Reports of an engine on its backends: their state, its choices between them, and events.
 
 use std::fmt;
 use std::time::Duration;
@@ -53,7 +53,8 @@ pub struct BackendChoice {
 /// Logs changes in the state of a backend: the engine writes no log itself.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Takes an event. Called from the engine's threads, so it must not block or call back. Each event is a
-    /// change or at least [`SWEEP_INTERVAL`](crate::SWEEP_INTERVAL) apart from the last of its kind, for one backend and worker.
+    /// change or at least [`SWEEP_INTERVAL`](crate::SWEEP_INTERVAL) apart from the last of its kind, for one backend
+    /// and worker.
     fn note(&self, backend: BackendKind, event: &BackendEvent);
 }
 
