@@ -128,7 +128,7 @@ impl Inactive {
         }
     }
 
-    /// Writes it to standard error, once per process (a worker is one of its own). A program that is not known
+    /// Writes the reason to standard error, once per process (a worker is one of its own). A program that is not known
     /// may have closed standard error and got its number for a file of its own. There the notice is written
     /// only to the terminal, pipe or socket that was standard error before `main`.
     pub(super) fn report(self) {

@@ -170,8 +170,8 @@ impl Shell<'_> {
             let differs = running.is_some() && running != fs::read(&member.config).ok();
             if self.members[&number].tunnel.is_some() {
                 // Without the copy the process has to restart: see `apply::restart`.
-                let anew = running.is_none() || differs && !Tunnel::reload(member);
-                let event = if anew { MemberEvent::Update } else { MemberEvent::Current };
+                let restarts = running.is_none() || differs && !Tunnel::reload(member);
+                let event = if restarts { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
             }
         }
