@@ -38,6 +38,8 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
+    /// Receives SIGTERM and SIGINT from now on.
+    ///
     /// # Errors
     /// The signals cannot be received.
     pub(crate) fn new() -> Result<Self> {
@@ -75,6 +77,8 @@ impl Pages {
         Ok(Self { pauses, screen })
     }
 
+    /// Shows a page: in place on a terminal, one after another elsewhere.
+    ///
     /// # Errors
     /// As [`output::print()`].
     pub(crate) fn show(&self, page: &str) -> Result<()> {

@@ -34,6 +34,7 @@ struct Row {
 }
 
 impl Directions {
+    /// Crates of ours that the manifest of the fuzz targets names.
     fn parse_fuzz(manifest: &str) -> BTreeSet<String> {
         let ours = manifest.lines().filter_map(|line| line.strip_prefix("millrace-"));
         ours.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()

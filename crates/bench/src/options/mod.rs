@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Bounds and parsers of options that several benchmarks have.
+//! Bounds and parsers of options that several benchmarks have; `named`, `number` and the times serve every command of
+//! `millrace`.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

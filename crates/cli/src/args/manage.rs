@@ -202,10 +202,10 @@ fn hide_in_short_help(argument: Arg) -> Arg {
 pub(crate) struct TenantValues {
     #[command(flatten)]
     pub(crate) quota: QuotaValues,
-    /// Share of a busy node, relative to other tenants [default: 1]
+    /// Share of a busy node, relative to other tenants [a new tenant: 1]
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// Rank at a busy node: high, normal or low [default: normal]
+    /// Rank at a busy node: high, normal or low [a new tenant: normal]
     #[arg(long, value_name = "PRIORITY", value_parser = named(&Priority::ALL, Priority::name), hide_possible_values = true)]
     pub(crate) priority: Option<Priority>,
     /// Identity of the tenant's gateways; repeatable

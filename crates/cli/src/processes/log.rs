@@ -34,8 +34,9 @@ impl LogControl for LogFilter {
 /// # Errors
 /// The filter is wrong: a usage error.
 pub(crate) fn start_log(filter: &str, format: LogFormat) -> Result<LogFilter> {
-    let filter = EnvFilter::try_new(filter)
-        .or_fail(Failure::Usage, || format!("the log filter {filter:?} is wrong"))?;
+    let filter = EnvFilter::try_new(filter).or_fail(Failure::Usage, || {
+        format!("the log filter {filter:?} is wrong; write error, warn, info, debug or trace")
+    })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Json => {

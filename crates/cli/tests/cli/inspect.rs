@@ -72,7 +72,7 @@ fn bundle_is_listed_and_readable_and_overwrites_no_file() {
     assert_eq!(page(bundle), page(&root));
     let again = place.run(&["inspect", "--root", &root, "--bundle", bundle]);
     assert_eq!(again.code, 1);
-    assert!(again.talk.contains("does not exist yet"), "{}", again.talk);
+    assert!(again.talk.contains("name a new file"), "{}", again.talk);
 }
 
 #[test]

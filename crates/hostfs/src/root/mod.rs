@@ -60,6 +60,8 @@ pub enum Content {
 }
 
 impl Content {
+    /// The text of the file.
+    ///
     /// # Errors
     /// [`Unavailable::Malformed`] if the content is not text.
     pub fn text(self) -> ReadResult<String> {

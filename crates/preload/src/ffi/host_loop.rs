@@ -31,11 +31,11 @@ use super::tables;
 /// Most descriptors that a loop drives: one for each pool that is configured in one process.
 const MAX_DRIVEN: usize = 4;
 
-/// Called with the context that was given: before the loop waits, or when the descriptor is readable.
-type HostCallback = unsafe extern "C" fn(*mut c_void);
-
 /// Index of the shared eventfd, behind those.
 const SHARED: usize = MAX_DRIVEN;
+
+/// Called with the context that was given: before the loop waits, or when the descriptor is readable.
+type HostCallback = unsafe extern "C" fn(*mut c_void);
 
 /// Marks whose addresses are the epoll data of our events. A program's events carry pointers to its own memory, or
 /// descriptors.

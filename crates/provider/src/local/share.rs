@@ -219,6 +219,9 @@ impl ShareKey {
     }
 
     /// A fresh pair.
+    ///
+    /// # Errors
+    /// AWS-LC has no random bytes, or made a pair that is wrong.
     pub fn generate(share: Share, pairs: PairMaker<'_>) -> Result<Self, LocalError> {
         let curve = share.curve().map(|curve| CurveKey::generate(curve, pairs)).transpose()?;
         let ml_kem = share

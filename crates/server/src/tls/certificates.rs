@@ -51,6 +51,9 @@ pub struct IssuedNode {
 }
 
 /// Ensures that `directory` holds a CA. An existing one stays unchanged.
+///
+/// # Errors
+/// The folder or a file in it cannot be made.
 pub fn ensure_authority(directory: &Path) -> Result<(), CertificateError> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(at(directory))?;
     if files(directory, CA).certificate.exists() { Ok(()) } else { make_ca(directory) }

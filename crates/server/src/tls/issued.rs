@@ -51,6 +51,9 @@ pub enum CertificateKind {
 }
 
 /// All certificates of the CA in `directory`: by kind and name, then the revoked ones; none without a CA.
+///
+/// # Errors
+/// The folder, or a certificate in it, cannot be read.
 pub fn issued_certificates(directory: &Path) -> Result<Vec<IssuedCertificate>, CertificateError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -197,6 +197,9 @@ impl fmt::Debug for Acceptor {
 }
 
 /// Checks that a node could use these files.
+///
+/// # Errors
+/// The first file that a listener would refuse, with the reason.
 pub fn check_files(files: &TlsFiles) -> Result<(), TlsError> {
     load(files).map(drop)
 }

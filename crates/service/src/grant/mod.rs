@@ -95,7 +95,7 @@ pub struct Grant {
     pub node: String,
     /// Registration of the node for which the grant is valid: a node that registers again gets a higher one.
     pub fence: u64,
-    /// The slice.
+    /// Operations and bytes that this node may serve for the tenant.
     pub rates: Rates,
     /// The identities of the tenant.
     pub identities: BTreeSet<IdentityPattern>,
@@ -129,17 +129,17 @@ pub enum GrantError {
     /// The grant is for an earlier or later registration of this node.
     #[error("the grant is for registration {granted} of this node, which has registration {own}")]
     OtherFence {
-        /// In the grant.
+        /// Fence that the grant names.
         granted: u64,
-        /// Fence of the node.
+        /// Fence of this node.
         own: u64,
     },
     /// A grant with a higher revision has been seen.
     #[error("the grant has revision {revision}, and {seen} was seen: it is out of date")]
     OutOfDate {
-        /// In the grant.
+        /// Revision of this grant.
         revision: u64,
-        /// Highest one seen.
+        /// Highest revision that this node has seen from its managers.
         seen: u64,
     },
     /// Its time has not come, by more than the allowance for clocks.

@@ -66,7 +66,7 @@ pub enum ListenError {
     #[error("{0}: there is a file that is not a socket: remove it, or use another path")]
     NotASocket(PathBuf),
     /// The operating system refused.
-    #[error("{path}: cannot listen on this socket")]
+    #[error("{path}: cannot listen on this socket; make its folder, or choose --socket-path")]
     Io {
         /// The path that was asked for.
         path: PathBuf,

@@ -30,7 +30,10 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
         .mode(0o600)
         .open(destination)
         .with_context(|| {
-            format!("cannot make {}: name a file that does not exist yet", destination.display())
+            format!(
+                "cannot make {}: name a new file in a folder that exists",
+                destination.display()
+            )
         })?;
     let written = write(args, BufWriter::new(file));
     if written.is_err() {

@@ -34,6 +34,8 @@ pub(super) trait Computing: Owned + Sized {
 pub(super) trait CipherContext: Computing {
     /// Begins a message; `id` is the function for encryption or that for decryption.
     ///
+    /// Sets parameters of the operation.
+    ///
     /// # Safety
     /// `settings` is null or an array that a null key ends.
     unsafe fn start(
@@ -81,6 +83,8 @@ pub(super) trait CipherContext: Computing {
     /// `settings` is null or an array that a null key ends.
     unsafe fn set(&mut self, settings: *const Param) -> Result<c_int>;
 
+    /// Answers parameters of the operation.
+    ///
     /// # Safety
     /// `request` is null or an array that a null key ends, to be written.
     unsafe fn get(&mut self, request: *mut Param) -> Result<c_int>;

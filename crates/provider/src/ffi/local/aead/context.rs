@@ -399,6 +399,8 @@ impl AeadContext {
         Ok(())
     }
 
+    /// Sets the tag that a decryption expects, or the length of one.
+    ///
     /// # Safety
     /// `param` describes readable memory.
     unsafe fn set_tag(&mut self, param: &Param) -> Result<()> {
@@ -489,6 +491,8 @@ impl AeadContext {
         Ok(())
     }
 
+    /// Answers one parameter, and returns whether it is known and fits.
+    ///
     /// # Safety
     /// `param` has a key, and describes writable memory.
     unsafe fn answer(&mut self, param: &mut Param) -> bool {
@@ -507,6 +511,8 @@ impl AeadContext {
         unsafe { set_unsigned(param, number as u64) }
     }
 
+    /// The same for nonces and tags, which are bytes.
+    ///
     /// # Safety
     /// `param` describes writable memory.
     unsafe fn answer_bytes(&mut self, name: &CStr, param: &mut Param) -> bool {
