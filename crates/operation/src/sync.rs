@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The one way to lock a mutex. It is here because every crate that locks beside the pool's words depends on this one; a
-//! crate for one function would weigh more.
+//! The one way to lock a mutex. It is here because every crate that locks beside the pool's words depends on this one;
+//! a crate for one function would weigh more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
