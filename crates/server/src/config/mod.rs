@@ -4,8 +4,8 @@
 //! The configuration of a node: [`NodeConfig`], and the file that it may come from.
 //!
 //! Two stages. `node.toml` is parsed into the typed values (unknown keys are errors), and
-//! [`NodeConfig::from_toml`] converts them, or returns one error that lists every wrong value. An unknown key or a value
-//! of the wrong type is reported alone, first.
+//! [`NodeConfig::from_toml`] converts them, or returns one error that lists every wrong value. An unknown key or a
+//! value of the wrong type is reported alone, first.
 //! The caller applies flags and the environment by changing the fields of the result.
 //! Every key of the file, at its default, is in [`SAMPLE`].
 
