@@ -23,7 +23,7 @@
 //!
 //! ```no_run
 //! use millrace_client::{ClientError, KeySelector, Pool, PoolConfig};
-//! use millrace_operation::operation::{Hash, Operation};
+//! use millrace_operation::{Hash, Operation};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = Pool::new(PoolConfig::new(vec!["unix:/run/millrace/node.sock".parse()?]));
