@@ -30,12 +30,12 @@ type Uses = BTreeMap<String, BTreeMap<String, String>>;
 /// # Errors
 /// A file that cannot be read.
 pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
-    let mut crates: BTreeMap<&str, Vec<(&Path, String)>> = BTreeMap::new();
+    let mut crates: BTreeMap<&str, Vec<Source<'_>>> = BTreeMap::new();
     for path in files {
         if let Some(folder) = crate_of(path) {
             let text = fs::read_to_string(root.join(path))
                 .with_context(|| format!("reading {}", path.display()))?;
-            crates.entry(folder).or_default().push((path, text));
+            crates.entry(folder).or_default().push(Source::parse(path, &text));
         }
     }
     let mut complaints = Vec::new();
@@ -63,6 +63,20 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
+/// A file of a crate.
+struct Source<'a> {
+    path: &'a Path,
+    module: Vec<String>,
+    /// Read once: every folder above the file looks at them.
+    paths: Vec<FoundPath>,
+}
+
+impl<'a> Source<'a> {
+    fn parse(path: &'a Path, text: &str) -> Self {
+        Self { path, module: module_path(path), paths: paths(text) }
+    }
+}
+
 /// Modules that use each other.
 struct Circle {
     /// Their paths from the root of the crate.
@@ -72,12 +86,11 @@ struct Circle {
 }
 
 /// The circles in each folder of one crate.
-fn circles(files: &[(&Path, String)]) -> Vec<Circle> {
-    let modules = files.iter().map(|(path, _)| module_path(path));
-    let folders: BTreeSet<Vec<String>> = modules
-        .flat_map(|module| (0..module.len()).map(move |depth| module[..depth].to_vec()))
-        .collect();
-    folders.iter().flat_map(|folder| circles_of(folder, &uses(folder, files))).collect()
+fn circles(files: &[Source<'_>]) -> Vec<Circle> {
+    let modules = files.iter().map(|file| &file.module);
+    let folders: BTreeSet<&[String]> =
+        modules.flat_map(|module| (0..module.len()).map(move |depth| &module[..depth])).collect();
+    folders.into_iter().flat_map(|folder| circles_of(folder, &uses(folder, files))).collect()
 }
 
 fn circles_of(folder: &[String], uses: &Uses) -> Vec<Circle> {
@@ -119,33 +132,31 @@ fn reachable<'a>(uses: &'a Uses, from: &'a String) -> BTreeSet<&'a String> {
 }
 
 /// The uses between the modules of one folder of a crate.
-fn uses(folder: &[String], files: &[(&Path, String)]) -> Uses {
-    let within: Vec<(Vec<String>, &Path, &String)> = files
-        .iter()
-        .map(|(path, text)| (module_path(path), *path, text))
-        .filter(|(module, ..)| module.starts_with(folder))
-        .collect();
+fn uses(folder: &[String], files: &[Source<'_>]) -> Uses {
+    let within: Vec<&Source<'_>> =
+        files.iter().filter(|file| file.module.starts_with(folder)).collect();
     let modules: BTreeSet<&String> =
-        within.iter().filter_map(|(module, ..)| module.get(folder.len())).collect();
-    let own_file = within.iter().filter(|(module, ..)| module.len() == folder.len());
+        within.iter().filter_map(|file| file.module.get(folder.len())).collect();
+    let own_file = within.iter().filter(|file| file.module.len() == folder.len());
     // Names that the folder's own file has from a module: `super::Name` is a use of that module.
-    let exported: BTreeMap<String, String> = own_file
-        .flat_map(|(_, _, text)| paths(text))
+    let exported: BTreeMap<&String, &String> = own_file
+        .flat_map(|file| &file.paths)
         .filter_map(|FoundPath { path, .. }| {
             let from = path.iter().find(|name| *name != "crate" && *name != "self")?;
-            modules.contains(from).then(|| Some((path.last()?.clone(), from.clone())))?
+            modules.contains(from).then(|| Some((path.last()?, from)))?
         })
         .collect();
     let mut uses = Uses::new();
-    for (own, path, text) in &within {
+    for Source { path, module: own, paths } in within {
         let Some(module) = own.get(folder.len()) else { continue };
         let targets = uses.entry(module.clone()).or_default();
-        for FoundPath { line, path: used, .. } in paths(text) {
-            let Some(full) = resolved(own, &used).filter(|full| full.starts_with(folder)) else {
+        for FoundPath { line, path: used, .. } in paths {
+            let Some(full) = resolved(own, used).filter(|full| full.starts_with(folder)) else {
                 continue;
             };
             let Some(name) = full.get(folder.len()) else { continue };
-            let target = if modules.contains(name) { Some(name) } else { exported.get(name) };
+            let target =
+                if modules.contains(name) { Some(name) } else { exported.get(name).copied() };
             if let Some(target) = target.filter(|target| *target != module) {
                 let place = || format!("{}:{line}", path.display());
                 targets.entry(target.clone()).or_insert_with(place);
@@ -255,8 +266,8 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&'static str, &str)]) -> Vec<String> {
-        let files: Vec<(&Path, String)> =
-            files.iter().map(|(path, text)| (Path::new(*path), (*text).to_owned())).collect();
+        let files: Vec<Source<'_>> =
+            files.iter().map(|(path, text)| Source::parse(Path::new(*path), text)).collect();
         circles(&files).into_iter().map(|circle| circle.modules.join(" ")).collect()
     }
 
