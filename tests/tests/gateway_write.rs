@@ -11,8 +11,9 @@ use std::process::Output;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::gateway::Site;
 use millrace_tests::node::Node;
+use millrace_tests::openssl;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{run, succeed, text_of};
+use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
 use millrace_tests::release;
 use millrace_tests::world::World;
 use serde_json::Value;
@@ -250,6 +251,87 @@ fn certificates_that_are_missing_stop_the_write() {
         drop_in.contains("\nBindReadOnlyPaths=/etc/millrace/gateway-1:/var/lib/haproxy/etc/"),
         "{drop_in}"
     );
+}
+
+/// A strict policy, and the provider of old algorithms.
+const SYSTEM_CNF: &str = "\
+openssl_conf = conf
+config_diagnostics = 1
+
+[conf]
+providers = list
+ssl_conf = tls
+
+[list]
+default = first
+legacy = old
+
+[first]
+activate = 1
+
+[old]
+activate = 1
+
+[tls]
+system_default = policy
+
+[policy]
+MinProtocol = TLSv1.3
+CipherString = DEFAULT:@SECLEVEL=3
+Groups = P-384
+";
+
+#[test]
+fn policy_and_providers_of_the_system_stay_in_force() {
+    let machine = Machine::new();
+    machine.put("etc/ssl/openssl.cnf", SYSTEM_CNF);
+    let mut command = std::process::Command::new(&artifacts().millrace);
+    command.args(["gateway", "openssl", "--local", "--write", "--root"]).arg(&machine.root);
+    let said = succeed(command.arg("--provider").arg(&artifacts().provider));
+    assert!(said.contains("before:\n    the provider `millrace` is loaded\n"), "{said}");
+    // The file of this test in place of that under `/`.
+    let conf = machine.path("etc/millrace/openssl.cnf");
+    let system = machine.path("etc/ssl/openssl.cnf");
+    let generated = fs::read_to_string(&conf).expect("written");
+    let here = generated.replace("/etc/ssl/openssl.cnf", openssl::text(&system));
+    assert_ne!(here, generated);
+    fs::write(&conf, here).expect("a file");
+    let with = |words: &[&str]| {
+        let mut command = openssl::plain(words);
+        command.env("OPENSSL_CONF", &conf);
+        command
+    };
+    let providers = succeed(&mut with(&["list", "-providers"]));
+    for name in ["default", "legacy", "millrace"] {
+        assert!(providers.contains(&format!("  {name}\n")), "{providers}");
+    }
+    let digest = with(&["dgst", "-md4", openssl::text(&system)]);
+    assert!(succeed(&mut { digest }).contains("MD4"));
+
+    let identity = machine.world.identity(KeyKind::P256);
+    let port = free_port();
+    let mut server = with(&["s_server", "-www", "-accept", &format!("127.0.0.1:{port}")]);
+    server.arg("-cert").arg(&identity.certificate_file).arg("-key").arg(&identity.key_file);
+    let log = machine.world.dir().join("s_server.log");
+    let mut server = Process::start("s_server", server, &log);
+    server.wait_ready(|| listens(port));
+    for (options, accepted) in [
+        (&["-groups", "P-384"][..], true),
+        (&["-groups", "X25519"], false),
+        (&["-groups", "P-384", "-tls1_2"], false),
+    ] {
+        let mut client = openssl::plain(&["s_client", "-quiet", "-ign_eof"]);
+        let page = openssl::get(client.args(options), port);
+        let page = text_of(&page);
+        assert_eq!(page.contains("HTTP/1.0 200"), accepted, "{options:?}: {page}");
+    }
+    server.kill();
+
+    let weak = machine.world.identity(KeyKind::Rsa2048);
+    let mut server = with(&["s_server", "-www", "-accept", &format!("127.0.0.1:{}", free_port())]);
+    server.arg("-cert").arg(&weak.certificate_file).arg("-key").arg(&weak.key_file);
+    let refused = text_of(&run(&mut server));
+    assert!(refused.contains("key too small"), "{refused}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! ```text
 //! application    the applications that have a recipe
 //! settings       the input of a recipe
+//! system_conf    the openssl.cnf that a generated one continues
 //! provider_keys  the keys of the provider's section of openssl.cnf
 //! recipe         one file per application: Settings ──► Plan
 //! plan           files, lines for the user's own files, commands, as values
@@ -26,6 +27,7 @@ pub mod plan;
 mod provider_keys;
 pub mod recipe;
 pub mod settings;
+pub mod system_conf;
 mod users;
 pub mod write;
 

@@ -4,7 +4,7 @@
 //! The steps that put the pool under an application, as values: files that are generated as a whole, lines for
 //! the user's own files, and commands. A plan does nothing by itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use millrace_hostfs::generated::verify::Verification;
 use millrace_hostfs::generated::{Generator, PlannedFile};
@@ -12,6 +12,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::application::Application;
+use crate::recipe::OPENSSL_CNF;
+use crate::system_conf::DIFFERENCE;
 
 /// The first line of every file of a plan.
 pub(crate) const GENERATOR: Generator = Generator {
@@ -61,6 +63,12 @@ pub struct CommandStep {
 }
 
 impl RecipePlan {
+    /// How the generated `openssl.cnf` differs from the configuration that the programs had before, a line each.
+    pub fn differences(&self) -> impl Iterator<Item = &str> {
+        let conf = self.files.iter().filter(|file| file.path == Path::new(OPENSSL_CNF));
+        conf.flat_map(|file| file.contents.lines()).filter_map(|line| line.strip_prefix(DIFFERENCE))
+    }
+
     /// The plan as text for a person; of a plan with one file and nothing else, that file, so that the output can
     /// be redirected to it.
     #[must_use]

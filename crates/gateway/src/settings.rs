@@ -10,6 +10,7 @@ use strum::Display;
 use thiserror::Error;
 
 use crate::provider_keys::{self, is_endpoint};
+use crate::system_conf::SystemConf;
 
 /// The provider's own bound on nodes.
 const MAX_NODES: usize = 64;
@@ -97,6 +98,8 @@ pub struct RecipeSettings {
     pub cores: u32,
     /// Whether systemd starts the services.
     pub systemd: bool,
+    /// The `openssl.cnf` that the generated one continues.
+    pub system: Option<SystemConf>,
 }
 
 impl RecipeSettings {
@@ -119,6 +122,7 @@ impl RecipeSettings {
             connections: _,
             cores: _,
             systemd: _,
+            system: _,
         } = &settings;
         plain("key", key)?;
         if key.contains('/') || key.starts_with('.') {
@@ -217,6 +221,7 @@ pub(crate) mod tests {
             connections: 4096,
             cores: 4,
             systemd: true,
+            system: None,
         };
         RecipeSettings::new(settings).expect("settings of a test")
     }

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The syntax of `openssl.cnf` (config(5ssl)): sections, values and includes. Lines that are not valid are
-//! skipped.
+//! skipped. An included file continues the section of its include, and the rest of the file the last section of the
+//! included one, as in OpenSSL.
 //!
 //! Variables (`$name`, `${section::name}`, `$ENV::NAME`) are not expanded; [`has_variable`] detects them.
 
@@ -13,6 +14,9 @@ use crate::lexer::{self, Quoting, logical_lines};
 /// Bound on the values of a file: OpenSSL's own sample has 130.
 const MAX_VALUES: usize = 10_000;
 
+/// Bound on included files, so that files that include each other end. Debian's has none, Red Hat's two.
+const MAX_INCLUDES: usize = 32;
+
 /// Name of the section before the first header.
 pub const DEFAULT: &str = "default";
 
@@ -20,36 +24,40 @@ pub const DEFAULT: &str = "default";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cnf {
     sections: BTreeMap<String, Vec<(String, String)>>,
-    /// The files that it includes, in order.
-    pub includes: Vec<String>,
     values: usize,
+    included: usize,
 }
 
 impl Cnf {
-    /// Parses one file.
+    /// Parses a file and the files that it includes: `read` returns the texts of those that a path names, which are
+    /// several for a folder and none for what is not there.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: &str, mut read: impl FnMut(&str) -> Vec<String>) -> Self {
         let mut cnf = Self::default();
-        cnf.add(text);
+        cnf.add(text, &mut DEFAULT.to_owned(), &mut read);
         cnf
     }
 
-    /// Parses one more file. A later value of the same name replaces an earlier one.
-    pub fn add(&mut self, text: &str) {
-        let mut section = DEFAULT.to_owned();
+    fn add(&mut self, text: &str, section: &mut String, read: &mut dyn FnMut(&str) -> Vec<String>) {
         for line in logical_lines(text, "", |line| Some(without_comment(line))) {
             let line = line.trim();
             if let Some(header) = line.strip_prefix('[') {
                 let name = header.split(']').next().unwrap_or_default().trim();
-                name.clone_into(&mut section);
+                name.clone_into(section);
                 let _ = self.sections.entry(section.clone()).or_default();
             } else if let Some(file) = include(line) {
-                self.includes.push(file.to_owned());
+                let is_full = self.included >= MAX_INCLUDES;
+                for text in if is_full { Vec::new() } else { read(file) } {
+                    if self.included < MAX_INCLUDES {
+                        self.included += 1;
+                        self.add(&text, section, read);
+                    }
+                }
             } else if let Some((name, value)) = assignment(line)
                 && self.values < MAX_VALUES
             {
                 self.values += 1;
-                let (section, name) = name.split_once("::").unwrap_or((&section, name));
+                let (section, name) = name.split_once("::").unwrap_or((section, name));
                 let values = self.sections.entry(section.to_owned()).or_default();
                 values.push((name.to_owned(), value));
             }
@@ -126,9 +134,14 @@ mod tests {
 
     #[test]
     fn values_and_includes_follow_openssl() {
+        let mut included = Vec::new();
         let cnf = Cnf::parse(
             "a = 1 # one\n [ one ] # a section\nb=\"x # y\" z\nc = long\\\n er\n\
              other::d = 5\nb = second\ne = \\#1\n.include /etc/more.cnf\n.include = x\n.includes = 7\n",
+            |path| {
+                included.push(path.to_owned());
+                Vec::new()
+            },
         );
         assert_eq!(cnf.value(DEFAULT, "a"), Some("1"));
         assert_eq!(cnf.value("one", "b"), Some("second"));
@@ -137,14 +150,39 @@ mod tests {
         assert_eq!(cnf.value("other", "d"), Some("5"));
         assert_eq!(cnf.value("one", "e"), Some("#1"));
         assert_eq!(cnf.value("one", ".includes"), Some("7"));
-        assert_eq!(cnf.includes, ["/etc/more.cnf", "x"]);
+        assert_eq!(included, ["/etc/more.cnf", "x"]);
         assert!(has_variable("$ENV::HOME/x") && !has_variable("/x"));
+    }
+
+    #[test]
+    fn included_files_continue_the_section_of_their_include() {
+        let files = |path: &str| match path {
+            "policy" => vec!["Groups = P-384\n[ next ]\n".to_owned()],
+            "folder" => vec!["x = 1\n".to_owned(), "y = 2\n".to_owned()],
+            _ => Vec::new(),
+        };
+        let cnf = Cnf::parse("[ tls ]\n.include policy\nz = 3\n.include folder\n", files);
+        assert_eq!(cnf.value("tls", "Groups"), Some("P-384"));
+        for (name, value) in [("z", "3"), ("x", "1"), ("y", "2")] {
+            assert_eq!(cnf.value("next", name), Some(value));
+        }
+    }
+
+    #[test]
+    fn files_that_include_themselves_end() {
+        let mut read = 0;
+        let cnf = Cnf::parse(".include a\n", |_| {
+            read += 1;
+            vec!["x = 1\n.include a\n".to_owned(); 2]
+        });
+        assert_eq!(cnf.section(DEFAULT).map(<[_]>::len), Some(MAX_INCLUDES));
+        assert!(read <= MAX_INCLUDES);
     }
 
     #[test]
     fn invalid_lines_are_skipped() {
         for text in ["", "[", "]", "=", "[]\n=\n", "\\", "\"", "[a\nb", "x\n\\\n\\"] {
-            let cnf = Cnf::parse(&format!("{text}\n\n[ s ]\na = 1\n"));
+            let cnf = Cnf::parse(&format!("{text}\n\n[ s ]\na = 1\n"), |_| Vec::new());
             assert_eq!(cnf.value("s", "a"), Some("1"), "{text:?}");
         }
     }

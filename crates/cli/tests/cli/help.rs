@@ -93,7 +93,12 @@ fn sample_openssl_configuration_matches_the_gateway_command() {
     let place = Place::new();
     let module = "/usr/lib/millrace/millrace.so";
     let pool = "unix:/run/millrace/node.sock";
-    let printed = place.run(&["gateway", "openssl", "--provider", module, "--pool", pool]);
+    // Where no system's file is, which the text would continue.
+    let root = place.path("root");
+    fs::create_dir(&root).unwrap();
+    let root = root.to_str().unwrap();
+    let printed =
+        place.run(&["gateway", "openssl", "--provider", module, "--pool", pool, "--root", root]);
     let sample = fs::read_to_string(repository().join("deploy/openssl-millrace.cnf")).unwrap();
     assert!(sample == printed.done().data, "write it anew:\n{}", printed.data);
 }

@@ -15,6 +15,7 @@ use super::keys::{self, KeyFile};
 use super::pool::{KeyStub, Question};
 use super::server::{self, ServerConfig};
 use super::{Server, utf8};
+use crate::system_conf::read_cnf;
 
 /// The pool that a file of a gateway names, and the stubs of the servers on this machine.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ impl ConfiguredPool {
             let table = evidence::read_client(root, utf8(path)).map_err(unreadable)?;
             Provider::in_file(&table)
         } else {
-            let cnf = evidence::read_cnf(root, path).map_err(unreadable)?;
+            let cnf = read_cnf(root, path).map_err(unreadable)?;
             let client = evidence::client_file(None, root);
             let client = client.and_then(|(_, table)| table.ok());
             Provider::in_section(&cnf, None, client.as_ref())

@@ -19,16 +19,7 @@ use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
 use super::{CheckOptions, CheckOutcome, CheckRemedy, CheckReport, Server, utf8};
-
-/// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
-const MAX_CONFIG: usize = 1 << 20;
-
-/// Bound on the files that an `openssl.cnf` includes, so that files that include each other end. Debian's has none.
-const MAX_INCLUDES: usize = 32;
-
-/// Default paths of OpenSSL: of Debian, of Red Hat, and of OpenSSL's own installation.
-const SYSTEM_CNF: [&str; 3] =
-    ["/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/usr/local/ssl/openssl.cnf"];
+use crate::system_conf::{MAX_CONFIG, SYSTEM_PATHS, read_cnf};
 
 /// Evidence that a check can judge.
 pub(super) enum Gathered {
@@ -395,22 +386,8 @@ fn cnf_path(root: &Root, variable: &Variable) -> Option<PathBuf> {
     }
     // If the variable is not visible, the file of the recipes is the best guess.
     let generated = (!variable.certain).then_some(crate::recipe::OPENSSL_CNF);
-    let mut candidates = generated.into_iter().chain(SYSTEM_CNF).map(PathBuf::from);
+    let mut candidates = generated.into_iter().chain(SYSTEM_PATHS).map(PathBuf::from);
     candidates.find(|path| is_file(root, path))
-}
-
-pub(super) fn read_cnf(root: &Root, path: &Path) -> ReadResult<Cnf> {
-    let mut cnf = Cnf::parse(&root.lossy_text(utf8(path), MAX_CONFIG)?);
-    let mut next = 0;
-    while let Some(file) = cnf.includes.get(next).filter(|_| next < MAX_INCLUDES) {
-        let text = root.lossy_text(file, MAX_CONFIG);
-        next += 1;
-        // Folders and missing files are not errors for OpenSSL, either.
-        if let Ok(text) = text {
-            cnf.add(&text);
-        }
-    }
-    Ok(cnf)
 }
 
 pub(super) fn client_file(

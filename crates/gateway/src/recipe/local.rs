@@ -14,10 +14,11 @@ use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
 use super::haproxy::{self, HAPROXY_CFG};
 use super::parts::{
-    ConfigTest, Environment, LOCAL_VARIABLES, NGINX_CONF, NGINX_INCLUDE, OPENSSL_CNF, drop_in,
-    nginx_test, provider_loads, restart,
+    ConfigTest, Environment, LOCAL_VARIABLES, NGINX_CONF, NGINX_INCLUDE, OPENSSL_CNF, cnf_file,
+    drop_in, nginx_test, provider_loads, restart,
 };
 use crate::application::Application;
+use crate::system_conf::SystemConf;
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl-local.cnf");
 
@@ -26,6 +27,9 @@ const NO_JOBS: (&str, &str) = ("MILLRACE_JOBS", "off");
 
 /// The groups of a post-quantum front door, by nginx's names. X25519 serves clients without ML-KEM.
 const GROUPS: &str = "X25519MLKEM768:X25519:prime256v1";
+
+/// The first of them.
+const HYBRID: &str = "X25519MLKEM768";
 
 const PQ_CONF: &str = "/etc/nginx/conf.d/millrace-pq.conf";
 
@@ -40,6 +44,8 @@ pub struct LocalSettings {
     pub post_quantum: bool,
     /// Whether systemd starts the services.
     pub systemd: bool,
+    /// The `openssl.cnf` that the generated one continues.
+    pub system: Option<SystemConf>,
 }
 
 /// The plan for an application. `None` if it has no such recipe.
@@ -69,8 +75,7 @@ pub fn plan(application: Application, settings: &LocalSettings) -> Option<Recipe
 }
 
 fn openssl_cnf(settings: &LocalSettings) -> PlannedFile {
-    let body = openssl_text(settings);
-    GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+    cnf_file(settings.system.as_ref(), &openssl_text(settings))
 }
 
 fn openssl_text(settings: &LocalSettings) -> String {
@@ -82,6 +87,7 @@ fn openssl_text(settings: &LocalSettings) -> String {
 fn openssl_cnf_with_groups(settings: &LocalSettings) -> PlannedFile {
     const ALGORITHMS: &str = "alg_section = algorithm_sect\n";
     let with_section = format!("{ALGORITHMS}ssl_conf = tls_sect\n");
+    let groups = groups(settings.system.as_ref());
     let body = openssl_text(settings).replace(ALGORITHMS, &with_section)
         + &format!(
             "
@@ -90,10 +96,19 @@ system_default = groups_sect
 
 # For every TLS connection of a program that names no groups itself.
 [groups_sect]
-Groups = {GROUPS}
+Groups = {groups}
 "
         );
-    GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+    cnf_file(settings.system.as_ref(), &body)
+}
+
+/// The groups of a post-quantum front door: those that the system's policy allows, if it says so, behind the new one.
+fn groups(system: Option<&SystemConf>) -> String {
+    match system.and_then(SystemConf::groups) {
+        Some(groups) if groups.contains(HYBRID) => groups.to_owned(),
+        Some(groups) => format!("{HYBRID}:{groups}"),
+        None => GROUPS.to_owned(),
+    }
 }
 
 fn for_nginx(settings: &LocalSettings) -> RecipePlan {
@@ -107,7 +122,8 @@ fn for_nginx(settings: &LocalSettings) -> RecipePlan {
     }
     let mut files =
         vec![GENERATOR.file(NGINX_INCLUDE, &include, "keeps the environment across an upgrade")];
-    files.extend(settings.post_quantum.then(groups_conf));
+    let groups = groups(settings.system.as_ref());
+    files.extend(settings.post_quantum.then(|| groups_conf(&groups)));
     let snippet = Snippet {
         path: NGINX_CONF.into(),
         contents: "# At the top of the file, outside every block:\ninclude millrace.conf;\n"
@@ -119,41 +135,43 @@ fn for_nginx(settings: &LocalSettings) -> RecipePlan {
 }
 
 fn for_haproxy(settings: &LocalSettings) -> RecipePlan {
-    let snippet = settings.post_quantum.then(groups_snippet);
+    let groups = groups(settings.system.as_ref());
+    let snippet = settings.post_quantum.then(|| groups_snippet(&groups));
     let snippets = snippet.into_iter().collect();
     service(Application::Haproxy, settings, Vec::new(), snippets, haproxy::test())
 }
 
 /// Adds the post-quantum group to the recipe of a pool. `None` if the application has no such lines.
 #[must_use]
-pub fn with_groups(mut plan: RecipePlan) -> Option<RecipePlan> {
+pub fn with_groups(mut plan: RecipePlan, system: Option<&SystemConf>) -> Option<RecipePlan> {
+    let groups = groups(system);
     match plan.application {
-        Application::Nginx => plan.files.push(groups_conf()),
-        Application::Haproxy => plan.snippets.push(groups_snippet()),
+        Application::Nginx => plan.files.push(groups_conf(&groups)),
+        Application::Haproxy => plan.snippets.push(groups_snippet(&groups)),
         _ => return None,
     }
     Some(plan)
 }
 
-fn groups_conf() -> PlannedFile {
+fn groups_conf(groups: &str) -> PlannedFile {
     let body = format!(
         "\
 # Debian's nginx.conf includes this folder in its http block. A server block with
 # an ssl_ecdh_curve of its own keeps that.
 # Before OpenSSL 3.5 the first group comes from the provider: give `nginx -t` the
 # variable OPENSSL_CONF={OPENSSL_CNF}, too.
-ssl_ecdh_curve {GROUPS};
+ssl_ecdh_curve {groups};
 "
     );
     GENERATOR.file(PQ_CONF, &body, "offers the post-quantum group")
 }
 
-fn groups_snippet() -> Snippet {
+fn groups_snippet(groups: &str) -> Snippet {
     Snippet {
         path: HAPROXY_CFG.into(),
-        contents: format!("global\n    ssl-default-bind-curves {GROUPS}\n"),
+        contents: format!("global\n    ssl-default-bind-curves {groups}\n"),
         why: "offers the post-quantum group",
-        marker: "X25519MLKEM768".to_owned(),
+        marker: HYBRID.to_owned(),
     }
 }
 
@@ -218,6 +236,7 @@ mod tests {
             preload: Some("/usr/lib/millrace/libmillrace_preload.so".into()),
             post_quantum: true,
             systemd: true,
+            system: None,
         }
     }
 
@@ -240,7 +259,7 @@ mod tests {
     fn with_a_pool_its_keys_go_there_and_the_rest_stays() {
         let mut settings = crate::settings::tests::settings(&["unix:/run/millrace/node.sock"]);
         settings.local = true;
-        let nginx = with_groups(Application::Nginx.plan(&settings)).expect("groups");
+        let nginx = with_groups(Application::Nginx.plan(&settings), None).expect("groups");
         let text = nginx.text();
         for line in [
             "\nalg_section = algorithm_sect\n",
@@ -259,7 +278,7 @@ mod tests {
         settings.plain_keys = true;
         let all = Application::Nginx.plan(&settings).text();
         assert!(all.contains("\ndefault_properties = ?provider=millrace,"), "{all}");
-        assert!(with_groups(Application::Apache.plan(&settings)).is_none());
+        assert!(with_groups(Application::Apache.plan(&settings), None).is_none());
     }
 
     #[test]

@@ -24,6 +24,7 @@
 //!     connections: 4096,
 //!     cores: 4,
 //!     systemd: true,
+//!     system: None,
 //! })?;
 //! let plan = Application::Haproxy.plan(&settings);
 //! let paths = plan.files.iter().map(|file| file.path.to_str().unwrap());

@@ -16,6 +16,7 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 use crate::application::Application;
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 use crate::settings::{HandshakeMode, RecipeSettings};
+use crate::system_conf::SystemConf;
 
 /// Path of the generated `openssl.cnf`.
 pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
@@ -77,7 +78,14 @@ pub(super) fn openssl_cnf(settings: &RecipeSettings) -> PlannedFile {
         .replace("{module}", &settings.module.display().to_string())
         .replace("{pool}", &settings.nodes.join(","))
         .replace("{settings}\n", &format!("{lines}\n"));
-    GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+    cnf_file(settings.system.as_ref(), &body)
+}
+
+/// The file of this text, as a continuation of the configuration that the program had before.
+pub(super) fn cnf_file(system: Option<&SystemConf>, body: &str) -> PlannedFile {
+    let continued = system.map(|system| system.continued_by(body));
+    let body = continued.as_deref().unwrap_or(body);
+    GENERATOR.file(OPENSSL_CNF, body, "puts the provider under OpenSSL")
 }
 
 /// The provider's settings for applications that create a separate library context.

@@ -17,11 +17,12 @@ use anyhow::Result;
 use millrace_gateway::plan::{RecipePlan, Snippet};
 use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with_groups};
 use millrace_gateway::settings::RecipeSettings;
+use millrace_gateway::system_conf::SystemConf;
 use millrace_gateway::{Application, write};
 use millrace_hostfs::generated::below;
 use millrace_hostfs::generated::verify::ConfigVerdict;
 use millrace_hostfs::generated::write::{EditedFiles, FileChange, FileState, Written};
-use millrace_hostfs::systemd;
+use millrace_hostfs::{Root, systemd};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -68,8 +69,8 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
         })?,
         _ if args.local && (args.pq || args.remove) => {
             // --remove takes away what any --write has made, whatever its options were.
-            let plan = application.plan(&settings(args)?);
-            with_groups(plan).ok_or_else(|| {
+            let settings = settings(args)?;
+            with_groups(application.plan(&settings), settings.system.as_ref()).ok_or_else(|| {
                 fail(Failure::Usage, "--pq with --pool is for nginx and haproxy")
             })?
         }
@@ -123,6 +124,7 @@ fn settings(args: &GatewayArgs) -> Result<RecipeSettings> {
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
         systemd: uses_systemd(args),
+        system: system_conf(args)?,
     };
     RecipeSettings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
 }
@@ -136,7 +138,18 @@ fn local_settings(args: &GatewayArgs) -> Result<LocalSettings> {
         // --remove takes away what any --write has made, whatever its options were.
         post_quantum: args.pq || args.remove,
         systemd: settings.systemd,
+        system: settings.system,
     })
+}
+
+/// The `openssl.cnf` that the generated one continues. What is removed is found by its path.
+fn system_conf(args: &GatewayArgs) -> Result<Option<SystemConf>> {
+    let Some(root) = Root::open(&args.tree.root).ok().filter(|_| !args.remove) else {
+        return Ok(None);
+    };
+    let unit = args.application.map(|application| format!("{application}.service"));
+    let conf = SystemConf::read(&root, unit.as_deref());
+    conf.or_fail(Failure::Failed, || "nothing was changed".to_owned())
 }
 
 /// Removes the generated files of a plan.
@@ -241,7 +254,7 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     let changes = write::compare(plan, &args.tree.root)?;
     // Printed before the write, which may fail.
     if !args.json {
-        output::print(&show(&changes.files))?;
+        output::print(&(show(&changes.files) + &differences(plan)))?;
     }
     let nothing = changes.is_empty();
     let written = if args.plan.dry_run {
@@ -293,6 +306,15 @@ fn certificates_are_there(args: &GatewayArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the new `openssl.cnf` changes for its programs, as text.
+fn differences(plan: &RecipePlan) -> String {
+    let lines: String = plan.differences().map(|line| format!("    {line}\n")).collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    format!("against the OpenSSL configuration before:\n{lines}")
 }
 
 /// The changes as text.

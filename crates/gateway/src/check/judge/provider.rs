@@ -15,6 +15,7 @@ use crate::check::evidence::Evidence;
 use crate::check::pool::ProviderTls;
 use crate::check::{CheckOptions, CheckReport};
 use crate::provider_keys::{self, Wrong};
+use crate::system_conf::is_on;
 
 /// The provider's part of `openssl.cnf`, and of its own file.
 pub(in crate::check) struct Provider {
@@ -65,7 +66,10 @@ impl Provider {
             found.map(|(_, section)| section.as_str())
         };
         let section = named(&is_ours)?;
-        let default = named(&|name, _| name == "default");
+        // Where policy has FIPS's provider, it stands in for the default one.
+        let computes = |name: &str| matches!(name, "default" | "fips");
+        let mut active =
+            list.iter().filter(|(name, section)| computes(name) && is_active(cnf, section));
         let setting = |key: &str| {
             let own = client.and_then(|table| table.get(key)).map(toml_text);
             cnf.value(section, key).map(str::to_owned).or(own)
@@ -73,7 +77,7 @@ impl Provider {
         Some(Self {
             module: cnf.value(section, "module").map(str::to_owned),
             activated: is_active(cnf, section),
-            default_activated: default.is_some_and(|section| is_active(cnf, section)),
+            default_activated: active.next().is_some(),
             preferred: prefers(cnf, init),
             wrong: provider_keys::check(cnf.section(section).unwrap_or_default()),
             ..Self::with(&setting)
@@ -137,8 +141,7 @@ fn toml_text(value: &toml::Value) -> String {
 }
 
 fn is_active(cnf: &Cnf, section: &str) -> bool {
-    let value = cnf.value(section, "activate").map(str::to_ascii_lowercase);
-    value.is_some_and(|value| !matches!(value.as_str(), "0" | "no" | "off" | "false"))
+    cnf.value(section, "activate").is_some_and(is_on)
 }
 
 fn prefers(cnf: &Cnf, init: &str) -> bool {
