@@ -164,3 +164,17 @@ fn nothing_is_computed_here_once_only_fips_algorithms_are_allowed() {
         }
     }
 }
+
+/// The collector would cost the first handshake of each process tens of milliseconds of CPU time.
+#[test]
+fn provider_has_no_collector_of_timer_jitter() {
+    let mut symbols = Command::new("nm");
+    let symbols = succeed(symbols.arg(&artifacts().provider));
+    let named = |part: &str| symbols.lines().filter(|line| line.contains(part)).count();
+    assert!(named("_RAND_bytes") > 0, "the provider has symbols of AWS-LC");
+    assert_eq!(
+        named("_jent_"),
+        0,
+        "build it in the repository: .cargo/config.toml has the setting"
+    );
+}

@@ -42,6 +42,8 @@ pub(super) struct SharedProvider {
     process: ProcessCell,
     pub(super) tables: OnceLock<AlgorithmTables>,
     pub(super) chosen: OnceLock<Chosen>,
+    /// Whether X25519 pairs are made ahead, measured with the first pair.
+    pub(super) pairs_ahead: OnceLock<bool>,
     bulk: OnceLock<Option<BulkRoutes>>,
 }
 
@@ -59,6 +61,7 @@ impl SharedProvider {
             process,
             tables: OnceLock::new(),
             chosen: OnceLock::new(),
+            pairs_ahead: OnceLock::new(),
             bulk: OnceLock::new(),
         }));
         all.push(fresh);
@@ -85,8 +88,6 @@ pub(super) struct AlgorithmTables {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     pub(super) primitives: [bool; Primitive::ALL.len()],
-    /// Whether X25519 pairs are made ahead.
-    pub(super) pairs_ahead: bool,
 }
 
 impl Chosen {

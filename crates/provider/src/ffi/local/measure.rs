@@ -44,9 +44,11 @@ impl Provider {
         self.shared.chosen.get_or_init(|| Chosen::of(self))
     }
 
-    /// Makes X25519 pairs as the configuration says, and counts those made ahead.
+    /// Makes X25519 pairs as the configuration says, and counts those made ahead. Whether that pays is measured here, not
+    /// with the other choices: most processes that load the provider make no handshake.
     pub(crate) fn pair_maker(&'static self) -> PairMaker<'static> {
-        let ahead = self.chosen().pairs_ahead;
+        let is_faster = || self.config.pairs_ahead && precomputed::is_faster();
+        let ahead = self.shared.pairs_ahead.get_or_init(is_faster);
         PairMaker::new(ahead.then_some(&*self.stats))
     }
 }
@@ -55,12 +57,7 @@ impl Chosen {
     /// Chooses as the configuration says.
     fn of(provider: &'static Provider) -> Self {
         let config = provider.config;
-        let mut chosen = Self {
-            primitives: [false; Primitive::ALL.len()],
-            pairs_ahead: config.computes_locally()
-                && config.pairs_ahead
-                && precomputed::is_faster(),
-        };
+        let mut chosen = Self { primitives: [false; Primitive::ALL.len()] };
         let costs = if config.local.contains(&LocalUse::IfFaster) {
             costs(provider)
         } else {
