@@ -17,7 +17,10 @@ fuzz_target!(|data: &[u8]| {
         (0, Ok(pem)) => {
             let der = stub::pem_to_der(pem);
             let stub = Stub::from_pem(pem);
-            assert_eq!(der.as_deref().and_then(Stub::from_der), stub);
+            // A text before the block is passed over.
+            if let Some(der) = der {
+                assert_eq!(Stub::from_der(&der), stub);
+            }
             stub.iter().for_each(check);
         }
         (1, _) => Stub::from_der(data).iter().for_each(check),

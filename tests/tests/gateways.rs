@@ -6,12 +6,13 @@
 //! operation of the pool per handshake.
 
 use millrace_tests::clients::Program;
-use millrace_tests::drive::Tls;
+use millrace_tests::drive::{Client, Tls};
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
+use millrace_tests::nginx::{Nginx, NginxOptions};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::children;
+use millrace_tests::process::{children, free_port};
 use millrace_tests::wait;
 use millrace_tests::world::World;
 
@@ -208,4 +209,27 @@ fn workers_have_a_connection_each_and_the_master_has_none() {
     assert_eq!(outcome.failures, Default::default());
     assert_eq!(node.connections(), workers);
     assert_eq!(node.served().total(), outcome.completed);
+}
+
+/// nginx reads the key at each handshake from a text that ends without a line end.
+#[test]
+fn stub_in_a_variable_of_nginx_is_read() {
+    let world = World::new();
+    let node = world.node("node-1");
+    let identity = world.identity(KeyKind::P256);
+    let stub = node.import("www", &identity);
+    assert!(stub.starts_with("Millrace key stub: "), "{stub}");
+    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    let port = free_port();
+    let http = format!(
+        "map $ssl_server_name $stub {{ default \"{}\"; }}\n\
+         server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {}; ssl_certificate_key data:$stub;\n\
+         location / {{ return 200 ok; }} }}\n",
+        stub.trim_end(),
+        identity.certificate_file.display()
+    );
+    let _nginx = Nginx::start(world.dir(), &NginxOptions::asynchronous(&edge, http), &[port]);
+    let client = Client::trusting(&world.authority);
+    client.handshakes(([127, 0, 0, 1], port).into(), Tls::V13, HANDSHAKES);
+    assert_eq!(node.served().total(), HANDSHAKES as u64);
 }

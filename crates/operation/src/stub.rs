@@ -7,6 +7,7 @@
 //! its public half, so that loading it needs no connection; there is no secret in it.
 //!
 //! ```text
+//! Millrace key stub: …
 //! -----BEGIN MILLRACE KEY-----
 //! base64 of DER: SEQUENCE {
 //!   description  UTF8String,      -- "Millrace Key 1"
@@ -15,6 +16,8 @@
 //! -----END MILLRACE KEY-----
 //! ```
 //!
+//! The text before the block is for readers of the file. Readers of PEM pass over it (RFC 7468 section 2).
+//!
 //! Pure: no I/O, no cryptography. The parser accepts what [`Stub::to_pem`] writes and little more.
 
 use base64::Engine as _;
@@ -22,6 +25,10 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
 use crate::der::{DerReader, element, tag};
 use crate::key::MAX_KEY_NAME_LEN;
+
+/// The text before the PEM block: programs say of a stub which they cannot read only that it is no key.
+const ABOUT: &str = "Millrace key stub: names a key in a pool and holds no secret. Only OpenSSL 3 with Millrace's \
+                     provider (OPENSSL_CONF) reads it.";
 
 /// First line of the PEM block of a stub.
 pub const BEGIN: &str = "-----BEGIN MILLRACE KEY-----";
@@ -72,11 +79,11 @@ impl Stub {
         fits.then_some(stub)
     }
 
-    /// The PEM block, with a line end.
+    /// The PEM block below a line that says what it is, with a line end.
     #[must_use]
     pub fn to_pem(&self) -> String {
         let encoded = STANDARD.encode(self.to_der());
-        let mut pem = format!("{BEGIN}\n");
+        let mut pem = format!("{ABOUT}\n{BEGIN}\n");
         let mut rest = encoded.as_str();
         while !rest.is_empty() {
             let (line, more) = rest.split_at(rest.len().min(LINE));
@@ -128,10 +135,11 @@ impl Stub {
         Self::from_pem(&text[..text.find(END)? + END.len()])
     }
 
-    /// The stub in a PEM text that has nothing else in it; `None` if it is anything else.
+    /// The stub in a PEM text that has no other block; `None` if it is anything else.
     #[must_use]
     pub fn from_pem(pem: &str) -> Option<Self> {
-        Self::from_der(&pem_to_der(pem)?)
+        let (about, block) = pem.split_at(pem.find(BEGIN)?);
+        Self::from_der(&pem_to_der(block)?).filter(|_| !about.contains("-----"))
     }
 }
 
@@ -141,13 +149,15 @@ pub fn is_begin(line: &[u8]) -> bool {
     line.trim_ascii_end() == BEGIN.as_bytes()
 }
 
-/// The bytes in the PEM block of a stub.
+/// The bytes in the PEM block of a stub. Blanks and NUL bytes may follow the last line: a text of a configuration
+/// has no line end there, and its end is what the application stores behind it.
 #[must_use]
 pub fn pem_to_der(pem: &str) -> Option<Vec<u8>> {
     if pem.len() > MAX_PEM_LEN {
         return None;
     }
-    let text = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?;
+    let text = pem.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    let text = text.strip_prefix(BEGIN)?.strip_suffix(END)?;
     let encoded: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     STANDARD.decode(encoded).ok()
 }
@@ -201,10 +211,17 @@ mod tests {
             let bundle = format!(
                 "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n{pem}more\n"
             );
-            assert_eq!(Stub::find(&bundle), Some(stub), "{len}");
+            assert_eq!(Stub::find(&bundle).as_ref(), Some(&stub), "{len}");
             assert_eq!(Stub::from_pem(&bundle), None, "{len}");
-            assert!(pem.lines().all(|line| line.len() <= LINE));
-            assert!(pem.lines().next().is_some_and(|line| is_begin(line.as_bytes())));
+            let (about, block) = pem.split_once('\n').expect("lines");
+            assert_eq!(about, ABOUT);
+            assert!(block.lines().all(|line| line.len() <= LINE));
+            assert!(block.lines().next().is_some_and(|line| is_begin(line.as_bytes())));
+            for end in ["", "\0", "\r\n \0\0"] {
+                let variant = format!("{}{end}", pem.trim_end());
+                assert_eq!(Stub::from_pem(&variant).as_ref(), Some(&stub), "{len} {end:?}");
+            }
+            assert_eq!(Stub::from_pem(&format!("{}x", pem.trim_end())), None, "{len}");
         }
     }
 
