@@ -255,6 +255,30 @@ impl Proc {
         text.unwrap_or_default()
     }
 
+    /// A value that the kernel gave a process at its start (getauxval(3)).
+    ///
+    /// # Errors
+    /// This user may not see it, or the process has ended.
+    pub fn auxiliary_value(&self, pid: u32, kind: u64) -> ReadResult<Option<u64>> {
+        const WORD: usize = size_of::<u64>();
+        let bytes = self.root.read(&format!("{pid}/auxv"), MAX_SMALL)?.into_bytes();
+        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
+        let mut pairs = bytes.chunks_exact(2 * WORD);
+        Ok(pairs.find_map(|pair| {
+            let (key, value) = pair.split_at(WORD);
+            (word(key)? == kind).then(|| word(value)).flatten()
+        }))
+    }
+
+    /// The label of a process by the security module of this kernel: AppArmor's profile with its mode, or SELinux's
+    /// context. `None` without such a module.
+    #[must_use]
+    pub fn security_label(&self, pid: u32) -> Option<String> {
+        let text = self.root.lossy_text(&format!("{pid}/attr/current"), MAX_SMALL).ok()?;
+        let text = text.trim_end_matches(['\0', '\n']);
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
     /// The target of a link of a process: `exe`, `cwd`, `root`.
     pub fn link(&self, pid: u32, name: &str) -> ReadResult<PathBuf> {
         let target = self.root.link(&format!("{pid}/{name}"))?;

@@ -64,6 +64,8 @@ pub(super) struct Evidence {
     pub(super) openssl_conf: Variable,
     /// `LD_PRELOAD` of the master.
     pub(super) preload: Variable,
+    /// The unit that starts it.
+    pub(super) unit: String,
     /// Files that describe the environment and could not be read.
     pub(super) unread: Vec<String>,
     /// The files that are mapped into a worker.
@@ -265,6 +267,7 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
         root_path,
         openssl_conf,
         preload,
+        unit: unit.to_owned(),
         unread: service.problems,
         mapped,
         cnf,

@@ -4,6 +4,7 @@
 //! Derives findings from the facts. Each finding comes after those that it depends on: the first failure is
 //! usually the cause of the next.
 
+mod confinement;
 mod libraries;
 mod provider;
 mod reach;
@@ -48,8 +49,9 @@ pub(super) fn judge(
     if evidence.running.is_some() {
         libraries::openssl(evidence, report);
     }
-    libraries::environment(options, evidence, report);
     let provider = Provider::of(options, evidence);
+    let hidden = confinement::findings(evidence, provider.as_ref(), report);
+    libraries::environment(options, evidence, report);
     provider::openssl_cnf(evidence, provider.as_ref(), report);
     libraries::loaded(evidence, provider.as_ref(), report);
     if provider.as_ref().is_some_and(|provider| provider.poolless) {
@@ -62,6 +64,9 @@ pub(super) fn judge(
     server::configuration(options, evidence, report);
     let stubs = server::key_files(evidence, provider.as_ref(), report);
     let pool = reach::nodes(evidence, provider.as_ref()?, stubs, nodes, report);
+    if hidden {
+        confinement::explain_sockets(report);
+    }
     if evidence.running.is_none() {
         start::own_test(evidence, report);
     }

@@ -20,7 +20,7 @@ use crate::check::pool::{
 use crate::check::{CheckFinding, CheckReport, Nodes};
 
 /// Identifier of the finding about a node's socket.
-const SOCKET: &str = "socket";
+pub(super) const SOCKET: &str = "socket";
 
 /// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
 /// 1,024; the first 64 show whether policies and stubs fit.

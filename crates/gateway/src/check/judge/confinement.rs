@@ -1,0 +1,385 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What keeps the provider out of a server although every file is right: file capabilities, lines of the unit that
+//! confine it, AppArmor and SELinux. Each finding names the line.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use millrace_hostfs::systemd;
+
+use super::provider::Provider;
+use super::{Failure, Warning, reach};
+use crate::check::evidence::{Evidence, ServerProcesses};
+use crate::check::{CheckRemedy, CheckReport};
+
+/// `AT_SECURE` of getauxval(3): the C library then ignores `LD_PRELOAD`, and OpenSSL `OPENSSL_CONF`.
+const AT_SECURE: u64 = 23;
+
+/// Where AppArmor's profiles are, and what an administrator adds to them.
+const PROFILES: &str = "/etc/apparmor.d";
+
+/// Bound on a profile, in bytes: Debian's longest has 30 KiB.
+const MAX_PROFILE: usize = 1 << 20;
+
+/// Adds the findings. Returns whether a line of the unit hides a socket or a file.
+pub(super) fn findings(
+    evidence: &Evidence,
+    provider: Option<&Provider>,
+    report: &mut CheckReport,
+) -> bool {
+    if let Some(running) = &evidence.running {
+        secure_mode(evidence, running, report);
+        security_module(evidence, running, provider, report);
+        process_limit(evidence, running, report);
+    }
+    let by_unit = evidence.running.as_ref().map_or(evidence.systemd, |running| running.by_unit);
+    let (true, Some(provider)) = (by_unit, provider) else {
+        return false;
+    };
+    let unit = Unit { evidence, needs: Needs::of(evidence, provider) };
+    unit.families(report);
+    unit.network(report);
+    unit.hidden_paths(report)
+}
+
+/// The socket cannot be seen because of a finding above, not because of its mode.
+pub(super) fn explain_sockets(report: &mut CheckReport) {
+    for finding in &mut report.findings {
+        if finding.check == reach::SOCKET && finding.outcome == Failure {
+            finding.remedy = Some("see the line of the unit above".to_owned());
+            finding.run.clear();
+        }
+    }
+}
+
+fn secure_mode(evidence: &Evidence, running: &ServerProcesses, report: &mut CheckReport) {
+    let pid = running.master.pid;
+    if !matches!(evidence.proc.auxiliary_value(pid, AT_SECURE), Ok(Some(1..))) {
+        return;
+    }
+    let program = evidence.proc.link(pid, "exe");
+    let program =
+        program.map_or_else(|_| evidence.server.to_string(), |path| path.display().to_string());
+    let seen = format!(
+        "{program} has capabilities of its file, or is set-user-ID: process {pid} runs in secure mode, in which the C \
+         library ignores LD_PRELOAD, and OpenSSL ignores OPENSSL_CONF"
+    );
+    let advice =
+        "take the capabilities from the file; the unit grants them by AmbientCapabilities= instead";
+    let line = "AmbientCapabilities=CAP_NET_BIND_SERVICE";
+    let unit = &evidence.unit;
+    let grant = format!(
+        "printf '[Service]\\n{line}\\n' | systemctl edit --stdin --drop-in=ports.conf {unit}"
+    );
+    let mut run = vec![format!("setcap -r {program}")];
+    run.extend(evidence.systemd.then_some(grant));
+    run.extend(evidence.systemd.then(|| format!("systemctl restart {unit}")));
+    report.add("secure-mode", Failure, seen, CheckRemedy::run(advice.to_owned(), run));
+}
+
+/// A process whose user has as many as its limit allows cannot start the thread that reads the pool's answers.
+fn process_limit(evidence: &Evidence, running: &ServerProcesses, report: &mut CheckReport) {
+    let worker = running.worker();
+    let user = worker.user.uid;
+    // HAProxy sets 0 itself, which has a finding of its own.
+    let limit = evidence.proc.soft_limit(worker.pid, "Max processes");
+    let Some(limit) = limit.filter(|limit| *limit > 0 && user != 0) else {
+        return;
+    };
+    let all = evidence.proc.named(|_| true).unwrap_or_default();
+    let count = all.iter().filter(|process| process.user.uid == user).count() as u64;
+    if count >= limit {
+        let seen = format!(
+            "LimitNPROC={limit} (RLIMIT_NPROC): user {user} has {count} processes, so the provider cannot start its thread"
+        );
+        let remedy = evidence.restart().worded(|restart| {
+            format!(
+                "raise LimitNPROC= of {} to {} or more, then {restart}",
+                evidence.unit,
+                2 * count + 2
+            )
+        });
+        report.add("limits", Failure, seen, remedy);
+    }
+}
+
+/// A profile or a policy that confines the server, and that nobody has told of the provider.
+fn security_module(
+    evidence: &Evidence,
+    running: &ServerProcesses,
+    provider: Option<&Provider>,
+    report: &mut CheckReport,
+) {
+    const CHECK: &str = "confinement";
+    let Some(label) = evidence.proc.security_label(running.worker().pid) else {
+        return;
+    };
+    if let Some(profile) = label.strip_suffix(" (enforce)") {
+        let file = profile_file(evidence, profile);
+        if names_millrace(evidence, &format!("{PROFILES}/local/{file}"))
+            || names_millrace(evidence, &format!("{PROFILES}/{file}"))
+        {
+            return;
+        }
+        let seen = format!(
+            "AppArmor's profile {profile} confines the server: what it does not name is denied, and the server may say \
+             nothing of it"
+        );
+        let lines: String = provider
+            .map(|provider| Needs::of(evidence, provider).rules())
+            .unwrap_or_default()
+            .iter()
+            .map(|rule| format!("{rule}\\n"))
+            .collect();
+        let run = [
+            format!("printf '{lines}' >> {PROFILES}/local/{file}"),
+            format!("apparmor_parser -r {PROFILES}/{file}"),
+        ];
+        report.add(
+            CHECK,
+            Warning,
+            seen,
+            CheckRemedy::run("let it use the provider".to_owned(), run),
+        );
+    } else if label.split(':').count() >= 3 && is_enforcing(evidence) {
+        let seen = format!(
+            "SELinux enforces its policy on {label}: a denial is in the audit log, and the server may say nothing of it"
+        );
+        let run = ["ausearch -m avc -ts recent".to_owned()];
+        let advice =
+            "if the lines below fail, look for denials, and let audit2allow make a module of them";
+        report.add(CHECK, Warning, seen, CheckRemedy::run(advice.to_owned(), run));
+    }
+}
+
+fn is_enforcing(evidence: &Evidence) -> bool {
+    let mode = evidence.root.lossy_text("/sys/fs/selinux/enforce", 16);
+    // In a bundle, and where the file is hidden, the module may enforce.
+    mode.map_or(true, |mode| mode.trim() == "1")
+}
+
+/// The name of the file that holds a profile: Debian names it by the program's path.
+fn profile_file(evidence: &Evidence, profile: &str) -> String {
+    let by_path = profile.trim_start_matches('/').replace('/', ".");
+    let named =
+        [format!("profile {profile} "), format!("{profile} {{"), format!("{profile} flags")];
+    let holds = |name: &String| {
+        let text = evidence.root.lossy_text(&format!("{PROFILES}/{name}"), MAX_PROFILE);
+        text.is_ok_and(|text| named.iter().any(|named| text.contains(named)))
+    };
+    evidence.root.names(PROFILES).into_iter().find(holds).unwrap_or(by_path)
+}
+
+fn names_millrace(evidence: &Evidence, path: &str) -> bool {
+    evidence.root.lossy_text(path, MAX_PROFILE).is_ok_and(|text| text.contains("millrace"))
+}
+
+/// What the provider uses.
+struct Needs {
+    sockets: Vec<PathBuf>,
+    over_tcp: bool,
+    files: Vec<PathBuf>,
+}
+
+impl Needs {
+    fn of(evidence: &Evidence, provider: &Provider) -> Self {
+        let sockets = provider.nodes.iter().filter_map(|node| node.strip_prefix("unix:"));
+        let module = provider.module.iter().map(PathBuf::from);
+        let conf = evidence.cnf.iter().map(|(path, _)| path.clone());
+        let certificates = provider.tls.iter().flat_map(|tls| tls.named());
+        Self {
+            sockets: sockets.map(PathBuf::from).collect(),
+            over_tcp: provider.nodes.iter().any(|node| node.starts_with("tcp:")),
+            files: conf
+                .chain(module)
+                .chain(certificates.map(|(_, path)| path.to_owned()))
+                .collect(),
+        }
+    }
+
+    /// Rules of AppArmor that allow it.
+    fn rules(&self) -> Vec<String> {
+        let sockets = self.sockets.iter().map(|path| format!("  {} rw,", path.display()));
+        let mut rules: Vec<String> = sockets.collect();
+        for file in &self.files {
+            let access = if file.extension().is_some_and(|kind| kind == "so") { "mr" } else { "r" };
+            rules.push(format!("  {} {access},", file.display()));
+        }
+        if self.over_tcp {
+            rules.extend(["inet", "inet6"].map(|family| format!("  network {family} stream,")));
+        }
+        rules
+    }
+}
+
+/// The lines of the server's unit.
+struct Unit<'a> {
+    evidence: &'a Evidence,
+    needs: Needs,
+}
+
+impl Unit<'_> {
+    fn values(&self, setting: &str) -> Vec<String> {
+        systemd::values(&self.evidence.root, &self.evidence.unit, setting)
+    }
+
+    fn is_on(&self, setting: &str) -> bool {
+        let last = self.values(setting).pop();
+        last.is_some_and(|value| ["yes", "true", "on", "1"].contains(&value.as_str()))
+    }
+
+    /// Adds a failure because of a line, with the line of a drop-in that cures it.
+    fn fails(&self, line: &str, because: &str, cure: &str, report: &mut CheckReport) {
+        let unit = &self.evidence.unit;
+        let seen = format!("{line} of {unit}: {because}");
+        let remedy = self
+            .evidence
+            .restart()
+            .worded(|restart| format!("{cure} (systemctl edit {unit}), then {restart}"));
+        report.add("unit", Failure, seen, remedy);
+    }
+
+    fn families(&self, report: &mut CheckReport) {
+        const SETTING: &str = "RestrictAddressFamilies";
+        let values = self.values(SETTING);
+        let denies = |families: &[&str]| families.iter().all(|family| !allows(&values, family));
+        let line = format!("{SETTING}={}", values.join(" "));
+        if !self.needs.sockets.is_empty() && denies(&["AF_UNIX"]) {
+            let because = "it keeps the provider from the node's socket";
+            self.fails(&line, because, &format!("add {SETTING}=AF_UNIX"), report);
+        }
+        if self.needs.over_tcp && denies(&["AF_INET", "AF_INET6"]) {
+            let because = "it keeps the provider from nodes over TCP";
+            self.fails(&line, because, &format!("add {SETTING}=AF_INET AF_INET6"), report);
+        }
+    }
+
+    fn network(&self, report: &mut CheckReport) {
+        if self.needs.over_tcp && self.is_on("PrivateNetwork") {
+            let because = "the service has a network of its own, in which no tcp: node is";
+            let cure = "take it out, or use a node on this machine by its socket";
+            self.fails("PrivateNetwork=yes", because, cure, report);
+        }
+        let deny = self.values("IPAddressDeny");
+        if self.needs.over_tcp && !deny.is_empty() && self.values("IPAddressAllow").is_empty() {
+            let because = "the kernel drops the packets to tcp: nodes";
+            let line = format!("IPAddressDeny={}", deny.join(" "));
+            self.fails(
+                &line,
+                because,
+                "add IPAddressAllow= with the addresses of the nodes",
+                report,
+            );
+        }
+    }
+
+    /// Adds what hides a socket or a file. Returns whether there is something.
+    fn hidden_paths(&self, report: &mut CheckReport) -> bool {
+        let before = report.findings.len();
+        let needed = || self.needs.sockets.iter().chain(&self.needs.files);
+        for folder in paths(&self.values("InaccessiblePaths")) {
+            if let Some(path) = needed().find(|path| path.starts_with(&folder)) {
+                let line = format!("InaccessiblePaths={}", folder.display());
+                let because = format!("it hides {}", path.display());
+                self.fails(&line, &because, "take the path out", report);
+            }
+        }
+        let mut bound = paths(&self.values("BindPaths"));
+        bound.extend(paths(&self.values("BindReadOnlyPaths")));
+        let is_bound = |path: &Path| bound.iter().any(|bound| path.starts_with(bound));
+        let mut empty: Vec<(String, PathBuf)> = Vec::new();
+        for folder in paths(&self.values("TemporaryFileSystem")) {
+            empty.push((format!("TemporaryFileSystem={}", folder.display()), folder));
+        }
+        if self.is_on("PrivateTmp") {
+            let own =
+                ["/tmp", "/var/tmp"].map(|folder| ("PrivateTmp=yes".to_owned(), folder.into()));
+            empty.extend(own);
+        }
+        for (line, folder) in empty {
+            let hidden = needed().find(|path| path.starts_with(&folder) && !is_bound(path));
+            if let Some(path) = hidden {
+                let parent = path.parent().unwrap_or(path).display();
+                let because = format!("it hides {}", path.display());
+                let setting = if self.needs.sockets.contains(path) {
+                    "BindPaths"
+                } else {
+                    "BindReadOnlyPaths"
+                };
+                self.fails(&line, &because, &format!("add {setting}={parent}"), report);
+            }
+        }
+        report.findings.len() > before
+    }
+}
+
+/// Whether the values of `RestrictAddressFamilies=` allow a family (systemd.exec(5)).
+fn allows(values: &[String], family: &str) -> bool {
+    let mut allowed: Option<BTreeSet<&str>> = None;
+    let mut denied = BTreeSet::new();
+    for value in values {
+        if let Some(list) = value.strip_prefix('~') {
+            for word in list.split_whitespace() {
+                match &mut allowed {
+                    Some(allowed) => drop(allowed.remove(word)),
+                    None => drop(denied.insert(word)),
+                }
+            }
+            continue;
+        }
+        let words = value.split_whitespace().filter(|word| *word != "none");
+        if allowed.is_none() && !denied.is_empty() {
+            words.for_each(|word| drop(denied.remove(word)));
+        } else {
+            allowed.get_or_insert_default().extend(words);
+        }
+    }
+    allowed.map_or_else(|| !denied.contains(family), |allowed| allowed.contains(family))
+}
+
+/// The paths in a list of systemd: without the marks before them and, for a bind, the place inside the service.
+fn paths(values: &[String]) -> Vec<PathBuf> {
+    let words = values.iter().flat_map(|value| value.split_whitespace());
+    words
+        .map(|word| word.trim_start_matches(['-', '+']))
+        .filter_map(|word| {
+            let mut parts = word.split(':').filter(|part| part.starts_with('/'));
+            let first = parts.next()?;
+            Some(parts.next().unwrap_or(first).into())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(values: &[&str]) -> Vec<String> {
+        values.iter().map(|value| (*value).to_owned()).collect()
+    }
+
+    #[test]
+    fn families_follow_the_rules_of_systemd() {
+        for (values, unix, inet) in [
+            (&[][..], true, true),
+            (&["AF_INET AF_INET6"], false, true),
+            (&["AF_INET", "AF_UNIX"], true, true),
+            (&["none"], false, false),
+            (&["~AF_UNIX"], false, true),
+            (&["~AF_UNIX AF_INET", "AF_UNIX"], true, false),
+            (&["AF_UNIX AF_INET", "~AF_UNIX"], false, true),
+        ] {
+            let values = owned(values);
+            let found = (allows(&values, "AF_UNIX"), allows(&values, "AF_INET"));
+            assert_eq!(found, (unix, inet), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn paths_lose_their_marks_and_sources() {
+        let found = paths(&owned(&["-/a +/b", "/c:/d:rbind", "/e:ro", "x"]));
+        assert_eq!(found, ["/a", "/b", "/d", "/e"].map(PathBuf::from));
+    }
+}
