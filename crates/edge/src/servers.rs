@@ -9,6 +9,10 @@ pub const NGINX: [&str; 4] = ["nginx", "openresty", "angie", "freenginx"];
 /// The one name of HAProxy's program.
 pub const HAPROXY: [&str; 1] = ["haproxy"];
 
+/// Processors on which the preload library has stacks for asynchronous handshakes, by Rust's names. On others nginx's
+/// handshakes block.
+pub const JOB_STACKS: [&str; 2] = ["x86_64", "aarch64"];
+
 /// Whether a program's name is one of `known`, or that of another build beside it (`nginx-debug`, `nginx.old`). The
 /// kernel appends a word to the name of a file that was deleted.
 #[must_use]

@@ -11,11 +11,13 @@ mod errno;
 mod fetch;
 mod generation;
 mod host_loop;
+mod job;
 mod next;
 mod program;
 mod sigalgs;
 mod stack;
 mod start;
+mod switch;
 mod tables;
 mod tickets;
 
@@ -30,6 +32,7 @@ use tables::apply;
 
 const SSL_ERROR_SSL: c_int = 1;
 const SSL_ERROR_WANT_READ: c_int = 2;
+const SSL_ERROR_WANT_ASYNC: c_int = 9;
 /// `SSL_want` of a connection whose job is paused, and of one that got no job.
 const SSL_ASYNC_PAUSED: c_int = 5;
 const SSL_ASYNC_NO_JOBS: c_int = 6;
@@ -78,9 +81,6 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
     fetch::handshake_started();
     if is_haproxy() {
         host_loop::handshake_started();
-        if let Some(jobs) = &libssl.jobs {
-            stack::install_guarded_stacks(jobs);
-        }
     }
     // SAFETY: forwarded unchanged; `ssl` is valid by this function's contract.
     let call = || unsafe { tickets::during(ssl, || (libssl.do_handshake)(ssl)) };
@@ -119,7 +119,8 @@ pub unsafe extern "C" fn SSL_read_early_data(
     }
 }
 
-/// Interposed: a paused job looks to nginx like a socket that is not readable yet.
+/// Interposed: a paused job looks to nginx like a socket that is not readable yet, and to HAProxy like a paused job
+/// whatever is in the queue of errors.
 ///
 /// # Safety
 /// As for `SSL_get_error(3)`.
@@ -128,14 +129,20 @@ pub unsafe extern "C" fn SSL_get_error(ssl: *const Ssl, result: c_int) -> c_int 
     let Some(libssl) = next::libssl() else {
         return SSL_ERROR_SSL;
     };
-    if !is_nginx() {
-        warn_if_unknown_program();
+    if !is_nginx() && !is_haproxy() {
+        Inactive::NotKnown.report();
     } else if let Some(jobs) = libssl.jobs.as_ref().filter(|_| result <= 0) {
         // Asked of the connection and not of the thread's queue of errors, which `SSL_get_error`
         // would look at first: it may hold errors of something else.
         // SAFETY: `ssl` is valid by this function's contract.
         if unsafe { (jobs.want)(ssl) } == SSL_ASYNC_PAUSED {
-            return SSL_ERROR_WANT_READ;
+            if is_nginx() {
+                return SSL_ERROR_WANT_READ;
+            }
+            // Left by the job before it paused, as HAProxy's `generate-certificates` does.
+            // SAFETY: takes nothing.
+            unsafe { (jobs.clear_errors)() };
+            return SSL_ERROR_WANT_ASYNC;
         }
     }
     // SAFETY: forwarded unchanged.
@@ -430,7 +437,6 @@ impl Handshake {
 
     /// Makes the call with jobs allowed. Reads and writes afterwards do not run as jobs.
     fn run(&self, call: &dyn Fn() -> c_int, done: impl Fn(c_int) -> bool) -> c_int {
-        stack::install_guarded_stacks(self.jobs);
         self.set_mode(SSL_CTRL_MODE);
         let call = &|| host_loop::on_socket(self.socket, call);
         let mut result = call();

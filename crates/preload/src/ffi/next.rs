@@ -12,6 +12,8 @@ use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
 
+use super::switch::JobFunction;
+
 /// Opaque `SSL`.
 pub(super) type Ssl = c_void;
 
@@ -25,10 +27,15 @@ macro_rules! symbol {
     }};
 }
 
-/// Allocates and frees stacks of ASYNC jobs (`ASYNC_stack_alloc_fn`, `ASYNC_stack_free_fn`).
-pub(super) type StackAlloc = unsafe extern "C" fn(*mut usize) -> *mut c_void;
-/// Counterpart of [`StackAlloc`].
-pub(super) type StackFree = unsafe extern "C" fn(*mut c_void);
+/// `ASYNC_start_job`
+pub(super) type StartJob = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_void,
+    *mut c_int,
+    JobFunction,
+    *mut c_void,
+    usize,
+) -> c_int;
 
 /// Body of a thread.
 pub(super) type ThreadStart = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -95,8 +102,6 @@ pub(super) struct Jobs {
     pub(super) waiting_for_async: unsafe extern "C" fn(*mut Ssl) -> c_int,
     pub(super) get_all_async_fds: unsafe extern "C" fn(*mut Ssl, *mut c_int, *mut usize) -> c_int,
     pub(super) clear_errors: unsafe extern "C" fn(),
-    /// OpenSSL 3.2 and later.
-    pub(super) set_mem_functions: Option<unsafe extern "C" fn(StackAlloc, StackFree) -> c_int>,
 }
 
 /// Functions of libssl that joining tickets needs. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3
@@ -137,8 +142,33 @@ pub(super) struct Libcrypto {
     pub(super) keys: KeyCalls,
 }
 
-/// Names under which a program may have loaded libcrypto with `dlopen`, newest first.
+/// Names under which a program may have loaded a libcrypto with providers with `dlopen`, newest first.
 const CRYPTO_SONAMES: [&CStr; 2] = [c"libcrypto.so.4", c"libcrypto.so.3"];
+/// One without.
+const OLD_CRYPTO_SONAME: &CStr = c"libcrypto.so.1.1";
+
+/// libcrypto's function that starts and resumes jobs, if this process has one by now.
+pub(super) fn start_job() -> Option<StartJob> {
+    static FOUND: OnceLock<StartJob> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Some(*found);
+    }
+    let names = CRYPTO_SONAMES.iter().copied().chain([OLD_CRYPTO_SONAME]);
+    let found: StartJob = std::iter::once(libc::RTLD_NEXT)
+        .chain(names.map(loaded))
+        .find_map(|library| symbol!(library, c"ASYNC_start_job"))?;
+    Some(*FOUND.get_or_init(|| found))
+}
+
+/// The library, or program, that holds a function: where it is mapped.
+pub(super) fn object_of(function: usize) -> Option<usize> {
+    let mut info = mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: takes any address and writes the struct if it returns nonzero.
+    let found = unsafe { libc::dladdr(function as *const c_void, info.as_mut_ptr()) };
+    // SAFETY: all-zero is a value of this struct.
+    let info = unsafe { info.assume_init() };
+    (found != 0).then(|| info.dli_fbase.addr())
+}
 
 /// libcrypto's definitions, if this process has a libcrypto with providers by now.
 pub(super) fn libcrypto() -> Option<&'static Libcrypto> {
@@ -268,7 +298,6 @@ fn jobs_in(library: *mut c_void) -> Option<Jobs> {
         waiting_for_async: symbol!(library, c"SSL_waiting_for_async")?,
         get_all_async_fds: symbol!(library, c"SSL_get_all_async_fds")?,
         clear_errors: symbol!(library, c"ERR_clear_error")?,
-        set_mem_functions: symbol!(library, c"ASYNC_set_mem_functions"),
     })
 }
 

@@ -35,10 +35,14 @@ pub(super) fn jobs_are_off() -> bool {
     JOBS_OFF.load(Ordering::Relaxed)
 }
 
-/// Makes this process the given program, whose handshakes are left as they are if the environment says so.
-pub(super) fn set(program: HostProgram) {
+/// Makes this process the given program. Its handshakes are left as they are if the environment says so, or if their
+/// jobs would get no stack of ours.
+pub(super) fn set(program: HostProgram, stacks: Result<(), Inactive>) {
     let off = std::env::var_os(JOBS_VARIABLE).is_some_and(|value| value == "off");
-    JOBS_OFF.store(off, Ordering::Relaxed);
+    if let (false, Err(inactive)) = (off, stacks) {
+        inactive.report();
+    }
+    JOBS_OFF.store(off || stacks.is_err(), Ordering::Relaxed);
     match program {
         HostProgram::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
         HostProgram::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
@@ -113,6 +117,8 @@ pub(super) enum Inactive {
     NoJobs,
     NoForkHandler,
     NoEpoll,
+    NoJobStacks,
+    JobsNotReached,
 }
 
 impl Inactive {
@@ -124,6 +130,11 @@ impl Inactive {
             Self::NoForkHandler => "there is no memory for a fork handler",
             Self::NoEpoll => {
                 "this nginx does not use epoll (is there a `use` in its events block?)"
+            }
+            Self::NoJobStacks => "there are no stacks for jobs on this processor",
+            Self::JobsNotReached => {
+                "libssl starts its jobs past this library (is libcrypto a part of it, or another library before \
+                 this one in LD_PRELOAD?)"
             }
         }
     }

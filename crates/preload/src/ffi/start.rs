@@ -4,7 +4,7 @@
 //! Start of the library, before `main`: nothing is interposed in a program that is not known.
 
 use super::program::{self, Inactive};
-use super::{fetch, host_loop, next, tables, tickets};
+use super::{fetch, host_loop, job, next, tables, tickets};
 
 /// Run by the dynamic linker before `main`, when every library that the program is linked with is
 /// there.
@@ -25,10 +25,10 @@ extern "C" fn before_main() {
         None => Inactive::NoLibssl.report(),
         Some(libssl) if libssl.jobs.is_none() => Inactive::NoJobs.report(),
         Some(_) if !forget_at_fork() => Inactive::NoForkHandler.report(),
-        Some(_) => {
+        Some(libssl) => {
             fetch::allow();
             tickets::allow();
-            program::set(program);
+            program::set(program, job::are_reached(libssl));
         }
     }
 }

@@ -124,6 +124,7 @@ symbols! {
         NCONF_get_section: unsafe extern "C" fn(Ptr, *const c_char) -> Ptr;
         OPENSSL_sk_num: unsafe extern "C" fn(Ptr) -> c_int;
         OPENSSL_sk_value: unsafe extern "C" fn(Ptr, c_int) -> Ptr;
+        ERR_clear_error: unsafe extern "C" fn();
         ASYNC_get_current_job: unsafe extern "C" fn() -> Ptr;
         ASYNC_get_wait_ctx: unsafe extern "C" fn(Ptr) -> Ptr;
         ASYNC_pause_job: unsafe extern "C" fn() -> c_int;

@@ -4,8 +4,9 @@
 //! Room on the stack for ML-KEM-768 and ML-DSA.
 //!
 //! AWS-LC's ML-KEM-768 was measured to need 15.7 KiB for a pair, 19.0 KiB to encapsulate and 23.7 KiB to decapsulate. A
-//! signature of ML-DSA needs 61, 84 and 121 KiB in its three sizes. An `ASYNC_JOB` has 32 KiB, in OpenSSL 3.0 without a
-//! guard page. So in a job the computation runs on another stack, which the thread keeps, and never pauses there.
+//! signature of ML-DSA needs 61, 84 and 121 KiB in its three sizes. An `ASYNC_JOB` has 32 KiB without a guard page, or
+//! what the preload library gives it, of which callbacks of the application may have used much. So in a job the
+//! computation runs on another stack, which the thread keeps, and never pauses there.
 
 use super::state::Provider;
 use crate::error::{Error, Result};
@@ -33,8 +34,8 @@ mod other {
 
     /// Bytes of the stack: twice the largest need. Pages that are not touched take no memory.
     const LEN: usize = 256 * 1024;
-    /// Bytes below it that fault when they are touched.
-    const GUARD: usize = 64 * 1024;
+    /// Bytes below it that fault when they are touched: more than the largest frame, so that none leaps over them.
+    const GUARD: usize = 256 * 1024;
 
     /// A mapping with a guard below and a stack above, unmapped with this value.
     struct Stack(*mut c_void);
