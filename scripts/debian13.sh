@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # The programs under test, what else the tests start with that release's OpenSSL under it,
 # coreutils for scripts/in-root.sh, and ISA-L for the library that compresses.
 PACKAGES=(
-    nginx libnginx-mod-stream haproxy openssl curl python3
+    nginx libnginx-mod-stream libnginx-mod-http-lua libnginx-mod-http-js libnginx-mod-http-perl haproxy openssl curl python3
     apache2-bin lighttpd lighttpd-mod-openssl lighttpd-mod-deflate stunnel4 openvpn
     coreutils libisal2 rsync
 )

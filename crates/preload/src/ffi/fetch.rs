@@ -19,7 +19,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use super::next::{self, Fetch, Libcrypto};
+use super::next::{self, Libcrypto};
 use super::{generation, sigalgs};
 use crate::methods::{MethodQuery, MethodTable};
 
@@ -78,10 +78,7 @@ fn begin() {
         return;
     };
     // Another library in front of this one gets the calls.
-    let ours = EVP_MD_fetch as Fetch as usize;
-    // SAFETY: a C string.
-    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"EVP_MD_fetch".as_ptr()) };
-    if first as usize == ours {
+    if next::is_ours(c"EVP_MD_fetch") {
         // SAFETY: null changes nothing; the result is the context in use.
         let context = unsafe { (libcrypto.set_default)(ptr::null_mut()) };
         generation::start(context);

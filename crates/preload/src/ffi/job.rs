@@ -131,10 +131,7 @@ pub(super) fn are_reached(libssl: &Libssl) -> Result<(), Inactive> {
     let Some(next) = next::start_job() else {
         return Err(Inactive::JobsNotReached);
     };
-    let ours = ASYNC_start_job as next::StartJob as usize;
-    // SAFETY: a C string.
-    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ASYNC_start_job".as_ptr()) };
     let objects = [libssl.do_handshake as usize, next as usize].map(next::object_of);
     let apart = matches!(objects, [Some(libssl), Some(libcrypto)] if libssl != libcrypto);
-    if first.addr() == ours && apart { Ok(()) } else { Err(Inactive::JobsNotReached) }
+    if next::is_ours(c"ASYNC_start_job") && apart { Ok(()) } else { Err(Inactive::JobsNotReached) }
 }

@@ -160,6 +160,15 @@ pub(super) fn start_job() -> Option<StartJob> {
     Some(*FOUND.get_or_init(|| found))
 }
 
+/// Whether calls of the function with this name come to this library: no other one stands before it. The address of
+/// our own function would not tell, since that is looked up like every other.
+pub(super) fn is_ours(name: &CStr) -> bool {
+    // SAFETY: a C string.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    let own = object_of(is_ours as fn(&CStr) -> bool as usize);
+    own.is_some() && object_of(first.addr()) == own
+}
+
 /// The library, or program, that holds a function: where it is mapped.
 pub(super) fn object_of(function: usize) -> Option<usize> {
     let mut info = mem::MaybeUninit::<libc::Dl_info>::zeroed();
