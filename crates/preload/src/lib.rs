@@ -26,7 +26,11 @@
 //! HAProxy is asynchronous by itself (`ssl-mode-async`). But when it closes a connection whose job is paused, because
 //! the client is gone or timed out, it frees the connection and leaks the job: about 20 KiB each time, in every version
 //! so far. This library ends the job before that, by the same order, when HAProxy asks whether there is one. It also
-//! gives jobs stacks with a guard where OpenSSL allows that, and lets a single event loop drive the pool's sockets.
+//! lets a single event loop drive the pool's sockets, and tells HAProxy that a job waits where an error of a callback
+//! in the thread's queue would hide it.
+//!
+//! In both servers each job runs on a stack of ours with a guard (`ffi::job`): OpenSSL's own are too small for the code
+//! of others that runs inside a handshake. Where none can be had, nginx's handshakes do not run as jobs.
 //!
 //! Where no pool is used, the library can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment). It
 //! can answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`). And it can have the tickets of a

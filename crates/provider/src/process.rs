@@ -23,9 +23,9 @@ use crate::stats::Stats;
 /// Time for which a refusal is remembered before the pool is asked again: a node may be reconfigured.
 pub const REFUSAL_LASTS: Duration = Duration::from_secs(10);
 
-/// Stack of the thread that opens a key while the job that needs it is paused. It only waits: the
-/// client's TLS handshake runs on the client's I/O thread.
-const OPENER_STACK: usize = 128 * 1024;
+/// Stack of the thread that opens a key while the job that needs it is paused, in bytes. It mostly waits. But a blocked
+/// caller leads where no other thread does, and then the client's TLS handshake with a node runs here.
+const OPENER_STACK: usize = 512 * 1024;
 
 /// Identity of a key: its public half, and its name if only the pool has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -309,7 +309,8 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Chec
     if share.count == of {
         return report.add(CHECK, Good, seen, None);
     }
-    let remedy = "the others blocked, or did not go to the pool: see what is above";
+    let remedy = "the others blocked, or did not go to the pool: see what is above, and what millrace-preload says in \
+                  the server's log";
     // `mode = sync` is a choice and already has a warning.
     let none = share.count == 0 && !like(report, Warning);
     let outcome = if none { Failure } else { Warning };

@@ -177,9 +177,9 @@ impl AsyncJob {
         self.registered.get()
     }
 
-    /// Empties the thread's queue of errors, which an application looks at before it asks what its connection waits
-    /// for: what a callback of the handshake has left there would hide the pause. HAProxy's `generate-certificates`
-    /// leaves an error in each handshake.
+    /// Empties the thread's queue of errors, as OpenSSL does when a handshake begins, but not when its job continues.
+    /// `SSL_get_error` looks there before it asks what the connection waits for: an error of a callback would hide the
+    /// pause (HAProxy's `generate-certificates` leaves one), and that of another connection would end this one.
     fn clear_errors(&self) {
         if let Some(clear) = self.lib.ERR_clear_error {
             // SAFETY: takes nothing.
@@ -226,6 +226,7 @@ impl Pause for AsyncJob {
     fn until(&self, done: &dyn Fn() -> bool) -> bool {
         let mut quick = 0;
         loop {
+            self.clear_errors();
             if done() {
                 self.drain();
                 return true;
@@ -239,7 +240,6 @@ impl Pause for AsyncJob {
                 self.block();
                 continue;
             }
-            self.clear_errors();
             let start = Instant::now();
             // SAFETY: the thread runs a job, and holds no lock across the pause.
             let resumed = unsafe { (self.pause_job)() };

@@ -3,8 +3,10 @@
 
 //! The libraries in the server's memory: OpenSSL, the provider, the preload library.
 
+use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
 
+use millrace_edge::servers::JOB_STACKS;
 use millrace_hostfs::generated::verify::{Argument, ConfigVerdict};
 use millrace_hostfs::maps::{MappedFile, file_name, library};
 use millrace_hostfs::openssl_cnf;
@@ -37,8 +39,8 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
         (library(mapped, "libssl.so"), library(mapped, "libcrypto.so"))
     else {
         let remedy = "OpenSSL is linked into the program, where neither the preload library nor \
-                      asynchronous jobs of the provider reach it: use a build with a shared OpenSSL, as \
-                      distributions have";
+                      asynchronous jobs of the provider reach it, so that no job is started: use a build with a \
+                      shared OpenSSL, as distributions have";
         return report.add("openssl", Failure, "there is no shared libssl in the server", remedy);
     };
     let version = file_name(&libcrypto.path).strip_prefix("libcrypto.so.").unwrap_or("");
@@ -267,6 +269,20 @@ fn memory_kept(evidence: &Evidence, report: &mut CheckReport) {
     }
 }
 
+/// Whether the preload library starts jobs on this processor: each needs a stack of its own.
+fn started_jobs(processor: &str, library: &MappedFile, report: &mut CheckReport) {
+    const CHECK: &str = "waiting";
+    let path = library.path.display();
+    if JOB_STACKS.contains(&processor) {
+        return report.add(CHECK, Good, path.to_string(), None);
+    }
+    let seen = format!(
+        "{path} has no stacks for jobs on {processor}, so that it starts none: handshakes block their worker"
+    );
+    let remedy = format!("use a processor that it has them for ({})", JOB_STACKS.join(", "));
+    report.add(CHECK, Warning, seen, remedy);
+}
+
 fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "waiting";
     let Some(mapped) = mapped(evidence, CHECK, report) else { return };
@@ -274,7 +290,7 @@ fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
         Some(library) if library.deleted => {
             report.add(CHECK, Warning, replaced(library), evidence.restart());
         }
-        Some(library) => report.add(CHECK, Good, library.path.display().to_string(), None),
+        Some(library) => started_jobs(ARCH, library, report),
         None => {
             let preload = evidence.preload.value.as_ref();
             let seen = match preload.filter(|value| value.contains(PRELOAD)) {
@@ -287,6 +303,30 @@ fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
                 }
             };
             report.add(CHECK, Failure, seen, named_by_preload(evidence));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[test]
+    fn processor_without_stacks_for_jobs_is_named() {
+        let library = MappedFile { path: "/usr/lib/libmillrace_preload.so".into(), deleted: false };
+        for (processor, outcome) in
+            [("x86_64", Good), ("aarch64", Good), ("riscv64", Warning)]
+        {
+            let mut report = CheckReport {
+                server: Server::Nginx,
+                pid: None,
+                pooled: None,
+                asynchronous: None,
+                findings: Vec::new(),
+            };
+            started_jobs(processor, &library, &mut report);
+            let found = &report.findings[0];
+            assert_eq!((found.check, found.outcome), ("waiting", outcome), "{processor}");
+            assert_eq!(found.seen.contains(processor), outcome == Warning, "{found:?}");
         }
     }
 }
