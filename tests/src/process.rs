@@ -339,6 +339,22 @@ pub fn memory_kib(id: u32) -> usize {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
+/// The number of memory regions of a process with these permissions and this size.
+///
+/// # Panics
+/// If it has ended.
+#[must_use]
+pub fn regions(id: u32, permissions: &str, size: u64) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("memory of a process");
+    let has = |line: &&str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some(rest.starts_with(permissions) && number(to)? - number(from)? == size)
+    };
+    maps.lines().filter(|line| has(line) == Some(true)).count()
+}
+
 /// Number of open file descriptors of a process.
 #[must_use]
 pub fn open_files(id: u32) -> usize {

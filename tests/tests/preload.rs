@@ -23,7 +23,7 @@ use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, signal_to};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{free_port, memory_kib, open_files, run, succeed, text_of};
+use millrace_tests::process::{free_port, memory_kib, open_files, regions, run, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::world::World;
@@ -455,18 +455,6 @@ fn jobs_have_stacks_with_a_guard() {
     assert!(guards >= WAITING, "only {guards} guards");
     pool.proxy.set(Fault::None);
     finish(sockets);
-}
-
-/// The number of memory regions of a process with these permissions and this size.
-fn regions(id: u32, permissions: &str, size: u64) -> usize {
-    let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("a worker's memory");
-    let has = |line: &&str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (from, to) = range.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        Some(rest.starts_with(permissions) && number(to)? - number(from)? == size)
-    };
-    maps.lines().filter(|line| has(line) == Some(true)).count()
 }
 
 /// The prefix of the library's messages.

@@ -19,14 +19,14 @@ use std::thread;
 
 use millrace_testkit::skip;
 use millrace_tests::artifacts::{artifacts, workspace};
-use millrace_tests::drive::Tls;
+use millrace_tests::drive::{Tls, finish};
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::Site;
 use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::pki::{Identity, KeyKind};
-use millrace_tests::process::{copy_for_all, free_port, run, succeed, text_of};
+use millrace_tests::process::{copy_for_all, free_port, regions, run, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::scaled;
@@ -227,7 +227,7 @@ fn perl_recurses_to_choose_the_certificate() {
         "perl_set $chosen 'sub {{ our $deep; $deep = sub {{ my $n = shift; my $r = \"www\";\n\
          my @x = sort {{ $r = $deep->($n - 1); 0 }} 1, 2 if $n; return $r }};\n\
          return $deep->({}) }}';\n",
-        levels(20, 120)
+        levels(20, 34)
     );
     pool.all_succeed(&main, |port| head + &chosen(&pool, port));
 }
@@ -441,6 +441,33 @@ fn haproxy_generates_certificates_with_the_library() {
 #[test]
 fn haproxy_generates_certificates_without_the_library() {
     generated_certificates(false);
+}
+
+/// HAProxy starts its jobs itself, and the library gives them stacks.
+#[test]
+fn jobs_of_haproxy_have_stacks_with_a_guard() {
+    const WAITING: usize = 10;
+    let pool = Pool::new();
+    let proxy = Proxy::start(pool.dir(), "node-1", &pool.node.socket());
+    let edge = EdgeOptions::to(proxy.endpoint()).write(pool.dir());
+    let port = free_port();
+    let sections = format!(
+        "frontend https\n  bind 127.0.0.1:{port} ssl crt {} no-tls-tickets\n\
+         \x20 http-request return status 200 content-type text/plain string ok\n",
+        bundle(pool.dir(), "www", &pool.site()),
+    );
+    let options = HaproxyOptions { preload: true, ..HaproxyOptions::asynchronous(&edge, sections) };
+    let haproxy = Haproxy::start(pool.dir(), &options, &[port]);
+    pool.world.client.handshakes(address(port), Tls::V13, 1);
+    let jobs = proxy.jobs();
+    proxy.set(Fault::Hold);
+    let hello = |_| pool.world.client.hello(address(port), Tls::V13).expect("a connection");
+    let sockets: Vec<_> = (0..WAITING).map(hello).collect();
+    proxy.wait_for_jobs(jobs + WAITING as u64);
+    let guards = regions(haproxy.process.id(), "---p", 256 << 10);
+    assert!(guards >= WAITING, "only {guards} guards");
+    proxy.set(Fault::None);
+    finish(sockets);
 }
 
 /// Another library that stands before ours starts the jobs: nginx gets none, and says so.

@@ -147,6 +147,13 @@ mod other {
                 });
                 assert!(far.expect("a stack"));
             }
+            // Inside another: the thread has one at rest, and this is a second.
+            let nested = run(|| {
+                let outer = 0_u8;
+                let outer = ptr::from_ref(&outer).addr();
+                run(|| outer.abs_diff(ptr::from_ref(&0_u8).addr()) > LEN).expect("a stack")
+            });
+            assert!(nested.expect("a stack"));
             let panicked = catch_unwind(|| run(|| panic!("on the other stack")));
             assert!(panicked.is_err());
             assert_eq!(run(|| 5).expect("a stack"), 5);

@@ -313,9 +313,7 @@ mod tests {
     #[test]
     fn processor_without_stacks_for_jobs_is_named() {
         let library = MappedFile { path: "/usr/lib/libmillrace_preload.so".into(), deleted: false };
-        for (processor, outcome) in
-            [("x86_64", Good), ("aarch64", Good), ("riscv64", Warning)]
-        {
+        for (processor, outcome) in [("x86_64", Good), ("aarch64", Good), ("riscv64", Warning)] {
             let mut report = CheckReport {
                 server: Server::Nginx,
                 pid: None,
