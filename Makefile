@@ -79,11 +79,13 @@ test-api: setup ## Schemathesis against a real manager, from its OpenAPI documen
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@SECS=$(if $(filter 30,$(SECS)),120,$(SECS)) scripts/test-api.sh
 
-test-arm: setup ## The provider for 64-bit Arm under user emulation, beside slow and fast builds of libcrypto (unpacks 2 GB)
-	@for suite in bookworm trixie; do \
+test-arm: setup ## The provider and stacks of jobs for 64-bit Arm under user emulation (unpacks 2 GB)
+	@set -e; for suite in bookworm trixie; do \
 		folder=$$(scripts/arm.sh $$suite); \
 		MILLRACE_TEST_ARM=$$folder $(CARGO) test $(CARGO_FLAGS) -p millrace-provider --no-fail-fast \
 			--test local --test local_keys --test local_process --test local_records; \
+		MILLRACE_TEST_ARM=$$folder $(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test preload_stacks -- \
+			overflow_ends stacks_come_back; \
 	done
 	@tests/arm/run.sh
 

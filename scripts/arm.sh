@@ -2,11 +2,12 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Builds the provider for 64-bit Arm, and beside the libcrypto of Debian 12 or 13 one of the same version without
-# assembly, as firmwares of routers ship it, for tests under user emulation: scripts/arm.sh bookworm|trixie. Prints the
-# folder, which MILLRACE_TEST_ARM names to the provider's tests:
+# Builds the provider and the preload library for 64-bit Arm, and beside the libcrypto of Debian 12 or 13 one of the
+# same version without assembly, as firmwares of routers ship it, for tests under user emulation: scripts/arm.sh
+# bookworm|trixie. Prints the folder, which MILLRACE_TEST_ARM names to the tests:
 #
 #   millrace.so   the provider of this tree
+#   preload.so    the preload library of this tree
 #   fast/  slow/  the libraries: the release's, and with the slow libcrypto in place of the release's
 #   openssl       the program of the release
 #   run           run PROGRAM [ARGUMENT...]: a program for Arm, `openssl` that of the release, on the libraries in fast/
@@ -48,11 +49,12 @@ env -u RUSTUP_TOOLCHAIN -u RUSTFLAGS PATH=/usr/bin:/usr/sbin:/bin:/sbin CARGO_HO
     AARCH64_UNKNOWN_LINUX_GNU_OPENSSL_LIB_DIR="$headers/usr/lib/$TRIPLE" \
     CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=false \
     scripts/in-root.sh "$tools" cargo build --quiet --release --locked --offline \
-    --target aarch64-unknown-linux-gnu -p millrace-provider >&2
+    --target aarch64-unknown-linux-gnu -p millrace-provider -p millrace-preload >&2
 slow=$(scripts/slow-openssl.sh "$suite" "$tools")
 
 mkdir -p "$out/fast" "$out/slow"
 install -m 755 target/arm/cargo/aarch64-unknown-linux-gnu/release/libmillrace_provider.so "$out/millrace.so"
+install -m 755 target/arm/cargo/aarch64-unknown-linux-gnu/release/libmillrace_preload.so "$out/preload.so"
 ln -sf "$release/usr/bin/openssl" "$out/openssl"
 for library in "$release/usr/lib/$TRIPLE"/lib*.so.*; do
     ln -sf "$library" "$out/fast/"

@@ -6,7 +6,8 @@
 //! handshake fails and no worker dies. With `MILLRACE_LONG=1` each takes 100,000 handshakes, and what can recurse does
 //! so to 100 KiB.
 //!
-//! A program that starts jobs itself (`tests/jobs/jobs.c`) shows where an overflow ends, and what jobs cost.
+//! A program that starts jobs itself (`tests/jobs/jobs.c`) shows where an overflow ends, and what jobs cost. With
+//! `MILLRACE_TEST_ARM`, a folder that `scripts/arm.sh` has made, it and the library are those for 64-bit Arm.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -509,10 +510,16 @@ fn nginx_gets_no_jobs_without_stacks_for_them() {
     });
 }
 
+/// The folder with programs and libraries for 64-bit Arm, if they are under test.
+fn emulated() -> Option<PathBuf> {
+    std::env::var_os("MILLRACE_TEST_ARM").map(PathBuf::from)
+}
+
 /// Compiles `tests/jobs/NAME`; none, and a recorded skip, without a compiler.
 fn compiled(name: &str, arguments: &[&str]) -> Option<PathBuf> {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let mut command = Command::new("cc");
+    let compiler = emulated().map_or_else(|| PathBuf::from("cc"), |folder| folder.join("cc"));
+    let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(&out);
     command.arg(workspace().join("tests/jobs").join(name)).args(arguments);
     let output = command.output().ok()?;
@@ -537,8 +544,17 @@ fn jobs(words: &[&str]) -> Option<HashMap<String, u64>> {
         Some((dir, named))
     });
     let (_, program) = built.as_ref()?;
-    let mut command = release::command_at(program);
-    let output = run(command.args(words).env("LD_PRELOAD", &artifacts().preload));
+    let mut command = if let Some(folder) = emulated() {
+        let mut command = Command::new(folder.join("run"));
+        command.arg("-E").arg(format!("LD_PRELOAD={}", folder.join("preload.so").display()));
+        command.arg(program);
+        command
+    } else {
+        let mut command = release::command_at(program);
+        command.env("LD_PRELOAD", &artifacts().preload);
+        command
+    };
+    let output = run(command.args(words));
     let text = text_of(&output);
     assert!(output.status.success(), "{words:?}: {}\n{text}", output.status);
     println!("{words:?}\n{text}");

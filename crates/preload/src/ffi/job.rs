@@ -4,8 +4,8 @@
 //! Every ASYNC job of a known program runs on a stack of ours (see `stack`).
 //!
 //! libssl starts its jobs by `ASYNC_start_job`, through its symbol table. A new job gets [`run`] for its function. That
-//! runs on OpenSSL's own stack, calls the function of the job on ours, and keeps the stack when it has returned. A pause
-//! saves the stack pointer wherever it is, so libcrypto needs to know nothing of this, in any version.
+//! runs on OpenSSL's own stack, calls the function of the job on ours, and keeps the stack when it has returned. A
+//! pause saves the stack pointer wherever it is, so libcrypto needs to know nothing of this, in any version.
 //!
 //! What the job's function needs lies at the end of its stack, and libcrypto copies the address of the stack only:
 //!
