@@ -9,6 +9,7 @@
  *   burst JOBS    so many paused jobs at once, resumed and ended; then the same again
  *   rest JOBS     jobs that used 100 KiB each, one after the other
  *   over JOBS     how many of so many jobs could pause at once
+ *   crowd THREADS so many threads have ended 200 jobs each and stay: how many of 8,000 could pause on another one
  *   life          returns of ASYNC_start_job, arguments, a fork, threads, ASYNC_cleanup_thread, no memory
  */
 
@@ -238,6 +239,41 @@ static void over(int count)
     ASYNC_WAIT_CTX_free(slot.wait);
 }
 
+static pthread_barrier_t all_ended, all_done;
+
+static void *stays(void *argument)
+{
+    struct slot slots[200];
+
+    (void)argument;
+    for (int i = 0; i < 200; i++) {
+        slots[i].job = NULL;
+        slots[i].wait = ASYNC_WAIT_CTX_new();
+        start(&slots[i], ASYNC_PAUSE, pausing, 1);
+    }
+    for (int i = 0; i < 200; i++) {
+        start(&slots[i], ASYNC_FINISH, pausing, 1);
+        ASYNC_WAIT_CTX_free(slots[i].wait);
+    }
+    pthread_barrier_wait(&all_ended);
+    pthread_barrier_wait(&all_done);
+    return NULL;
+}
+
+static void crowd(int count)
+{
+    pthread_t thread;
+
+    pthread_barrier_init(&all_ended, NULL, (unsigned)count + 1);
+    pthread_barrier_init(&all_done, NULL, (unsigned)count + 1);
+    for (int i = 0; i < count; i++)
+        if (pthread_create(&thread, NULL, stays, NULL) != 0 || pthread_detach(thread) != 0)
+            die("no thread");
+    pthread_barrier_wait(&all_ended);
+    over(8000);
+    pthread_barrier_wait(&all_done);
+}
+
 static void *thread_burst(void *argument)
 {
     burst(*(int *)argument, "thread", 2048);
@@ -253,14 +289,17 @@ static void in_thread(void *(*body)(void *), void *argument)
         die("no thread");
 }
 
-/* Arguments arrive, whatever their size; null stays null. */
-static unsigned char sent[40000];
+/* Arguments arrive, whatever their size, of larger ones without a job; null stays null. */
+#define MOST_ARGUMENTS 4096
+static _Alignas(16) unsigned char sent[40000];
 
 static int compare(void *argument)
 {
     size_t size;
 
     memcpy(&size, argument, sizeof(size));
+    if ((ASYNC_get_current_job() != NULL) != (size <= MOST_ARGUMENTS))
+        return 9;
     return memcmp(argument, sent, size) == 0 && (uintptr_t)argument % 16 == 0 ? 7 : 8;
 }
 
@@ -427,6 +466,8 @@ int main(int count, char **words)
         burst((int)number, "deep", 100 * 1024);
     } else if (strcmp(what, "over") == 0) {
         over((int)number);
+    } else if (strcmp(what, "crowd") == 0) {
+        crowd((int)number);
     } else if (strcmp(what, "life") == 0) {
         life();
         printf("lived 1\n");

@@ -615,6 +615,13 @@ fn jobs_over_the_number_of_stacks_run_at_once() {
     assert_eq!(seen["paused"], MOST);
 }
 
+/// Idle stacks of many threads leave room for the jobs of another one.
+#[test]
+fn idle_stacks_of_other_threads_are_not_in_the_way() {
+    let Some(seen) = jobs(&["crowd", "64"]) else { return };
+    assert_eq!(seen["paused"], 8000);
+}
+
 #[test]
 fn stacks_come_back_from_refused_jobs_forks_and_threads() {
     let Some(seen) = jobs(&["life"]) else { return };

@@ -30,6 +30,9 @@ const MAX_STACKS: usize = 16_000;
 /// the faults of its pages. The kept ones hold what their jobs have touched.
 const MAX_IDLE: usize = 256;
 
+/// Stacks of a process above which no thread keeps one: idle ones of many threads leave room for jobs of others.
+const MAX_WITH_IDLE: usize = MAX_STACKS / 2;
+
 /// Stacks of this process. A forked child has its parent's mappings, and with them this number.
 static STACKS: AtomicUsize = AtomicUsize::new(0);
 
@@ -107,6 +110,7 @@ pub(super) fn give(stack: Stack) {
     let _ = IDLE.try_with(|idle| {
         if let Ok(mut idle) = idle.try_borrow_mut()
             && idle.len() < MAX_IDLE
+            && STACKS.load(Ordering::Relaxed) <= MAX_WITH_IDLE
         {
             idle.extend(stack.take());
         }
