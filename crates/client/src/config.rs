@@ -75,7 +75,7 @@ pub struct PoolConfig {
     pub dead_after: Duration,
     /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
     pub agent: String,
-    /// Whether a job that waits is sent to a second node as well. Default: no.
+    /// Whether a job that waits is sent to a second node as well. Default: after the 95th percentile of the latencies.
     pub hedge: Hedge,
     /// Counters of this edge that are reported to the nodes, about once per second while there are jobs.
     /// Default: none.
@@ -95,7 +95,7 @@ impl Default for PoolConfig {
             ping_after: Duration::from_millis(250),
             dead_after: Duration::from_millis(500),
             agent: concat!("millrace-client/", env!("CARGO_PKG_VERSION")).to_owned(),
-            hedge: Hedge::Off,
+            hedge: Hedge::Adaptive,
             report: None,
             source: None,
         }
@@ -193,12 +193,12 @@ const MAX_IN_FLIGHT: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hedge {
-    /// One node at a time.
-    #[default]
+    /// One node at a time, unless the first one was taken out for its silence.
     Off,
     /// After this time.
     After(Duration),
     /// After the 95th percentile of the recent latencies, and at least 5 ms.
+    #[default]
     Adaptive,
 }
 

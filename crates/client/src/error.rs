@@ -24,6 +24,9 @@ pub enum ClientError {
     /// [`Pool::import_key`](crate::Pool::import_key).
     #[error("the private key was not sent: {0}")]
     Untrusted(String),
+    /// Resource: every node that could take the job has given wrong results lately.
+    #[error("the nodes that could take it have given wrong results")]
+    Distrusted,
     /// Resource: the deadline passed.
     #[error("no answer by the deadline")]
     TimedOut,
@@ -73,6 +76,7 @@ impl ClientError {
             Self::Key(_)
             | Self::NoNode(_)
             | Self::Untrusted(_)
+            | Self::Distrusted
             | Self::TimedOut
             | Self::Busy
             | Self::TooManyKeys

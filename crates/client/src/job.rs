@@ -42,7 +42,38 @@ pub struct NodeReply {
     pub queue_time: Duration,
     /// Time that the backend worked on it.
     pub service_time: Duration,
+    /// The node, for a verdict on the result.
+    pub source: ReplySource,
 }
+
+/// The node that gave a result, as [`crate::Pool::report_wrong`] takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplySource {
+    pub(crate) node: NodeIndex,
+    /// The node's [`serial`](crate::node::ConfiguredNode::serial).
+    pub(crate) serial: u32,
+    pub(crate) doubtful: bool,
+    pub(crate) on_trial: bool,
+}
+
+impl ReplySource {
+    /// Whether the result should be verified even by an owner that verifies samples: the node was wrong before, or
+    /// is new to this process.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// Whether the node waits for a verdict on this result, to get jobs again: see [`crate::Pool::report_right`].
+    #[must_use]
+    pub fn is_on_trial(&self) -> bool {
+        self.on_trial
+    }
+}
+
+/// The nodes that answered one operation wrongly. Its next job goes to others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WrongNodes(pub(crate) NodeSet);
 
 /// Result of a job. Opening a key has no reply.
 pub(crate) type JobAnswer = Result<Option<NodeReply>, ClientError>;
@@ -80,6 +111,8 @@ pub(crate) struct Attempt {
     pub(crate) number: u8,
     pub(crate) node: NodeIndex,
     pub(crate) stage: Stage,
+    /// Whether the attempt tries a node that is out.
+    pub(crate) is_trial: bool,
 }
 
 /// Progress of an attempt.
@@ -157,6 +190,12 @@ pub(crate) struct Job {
     pub(crate) retries: u8,
     /// The nodes that are not to be asked again.
     pub(crate) tried: NodeSet,
+    /// The nodes that failed the job without a reason that is theirs alone.
+    pub(crate) failed: NodeSet,
+    /// The nodes whose connection was lost with the job: they get it again if no other node can take it.
+    pub(crate) lost: NodeSet,
+    /// The nodes that gave a wrong result for the same operation: they get it again if there is no other node.
+    pub(crate) wrong: NodeSet,
     /// Start of the present first attempt. `None` if the job does not wait for a hedge.
     pub(crate) hedge_from: Option<Instant>,
 }
@@ -177,12 +216,38 @@ impl Job {
             attempts_made: 0,
             retries: 0,
             tried: NodeSet::default(),
+            failed: NodeSet::default(),
+            lost: NodeSet::default(),
+            wrong: NodeSet::default(),
             hedge_from: None,
         }
     }
 
+    /// This job, at other nodes than these if there are any.
+    pub(crate) fn avoiding(self, wrong: WrongNodes) -> Self {
+        Self { wrong: wrong.0, ..self }
+    }
+
     pub(crate) fn is_operation(&self) -> bool {
         matches!(self.request, JobRequest::Operation { .. })
+    }
+
+    /// Whether the job's owner can verify the result with the public key alone.
+    pub(crate) fn is_proof(&self) -> bool {
+        matches!(&self.request, JobRequest::Operation { operation, .. } if operation.is_signature())
+    }
+
+    /// What matters for the choice of a node.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand {
+            key: Arc::clone(&self.key),
+            tried: self.tried,
+            lost: self.lost,
+            wrong: self.wrong,
+            deadline: self.deadline,
+            is_proof: self.is_proof(),
+            may_try: self.attempts_made == 0 && self.wrong.is_empty() && self.is_operation(),
+        }
     }
 
     pub(crate) fn is_pending(&self) -> bool {
@@ -224,6 +289,18 @@ impl Job {
         let attempt = self.attempts.slot_at(node).and_then(|slot| self.attempts[slot].as_ref());
         attempt.is_some_and(|attempt| matches!(attempt.stage, Stage::AwaitingKey))
     }
+}
+
+/// What matters of a job for the choice of a node.
+pub(crate) struct Demand {
+    pub(crate) key: Arc<KeyData>,
+    pub(crate) tried: NodeSet,
+    pub(crate) lost: NodeSet,
+    pub(crate) wrong: NodeSet,
+    pub(crate) deadline: Instant,
+    pub(crate) is_proof: bool,
+    /// Whether the job may try a node that is out. Not if it has failed before.
+    pub(crate) may_try: bool,
 }
 
 /// Names a job in the table. A name is not reused while a node could answer the old one.

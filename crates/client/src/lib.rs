@@ -74,13 +74,14 @@ mod probe;
 mod random;
 mod report;
 mod spin;
+mod standing;
 mod stats;
 mod tls;
 mod trust;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, NodeSource, PoolConfig, TlsConfig};
 pub use error::ClientError;
-pub use job::NodeReply;
+pub use job::{NodeReply, ReplySource, WrongNodes};
 // Types of the protocol in this crate's interface: its users need not know frames.
 pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector};
 pub use pool::{HostLoop, JobHandle, Pool, RemoteKey};

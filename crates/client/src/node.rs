@@ -3,12 +3,15 @@
 
 //! One configured node: its connection or the time of the next attempt, its latency, its counters.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::{Endpoint, MAX_NODES};
 use crate::connection::Connection;
+use crate::key::KeyId;
 use crate::random::Random;
+use crate::standing::Standing;
 use crate::stats::{NodeCounters, NodeStats};
 
 /// Position of a node in the dispatcher's list, and of its socket in [`ProcessPool`](crate::io::ProcessPool)'s list.
@@ -37,9 +40,18 @@ impl NodeSet {
         self.0 &= !(1 << node);
     }
 
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
     /// The nodes of the set, in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = NodeIndex> {
-        (0..MAX_NODES).filter(move |node| self.contains(*node))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let node = left.trailing_zeros();
+            left &= left.checked_sub(1)?;
+            Some(node as NodeIndex)
+        })
     }
 }
 
@@ -93,6 +105,13 @@ pub(crate) struct ConfiguredNode {
     /// Why no private key may be sent over the present connection. `None` if one may.
     pub(crate) distrust: Option<String>,
     pub(crate) counters: NodeCounters,
+    pub(crate) standing: Standing,
+    /// Names this node among those that have had its place in the table.
+    pub(crate) serial: u32,
+    /// The node's pace with each key. Bound: the keys that are open.
+    pub(crate) paces: HashMap<KeyId, Pace>,
+    /// Whether a job that the node does not answer found no second node.
+    pub(crate) strands_jobs: bool,
     /// Attempts sent on this connection whose jobs ended before the node answered.
     pub(crate) late_replies: u32,
     name: Arc<str>,
@@ -110,6 +129,10 @@ impl ConfiguredNode {
             state: ConnectionState::Idle,
             distrust: None,
             counters: NodeCounters::default(),
+            standing: Standing::default(),
+            serial: 0,
+            paces: HashMap::new(),
+            strands_jobs: false,
             late_replies: 0,
             name: Arc::from(""),
             failures: 0,
@@ -230,15 +253,27 @@ impl ConfiguredNode {
             ConnectionState::Backoff { until: now + random.up_to(bound), soonest: now + retry };
     }
 
-    /// Records that the node answered a job.
-    pub(crate) fn record_answer(&mut self, latency: Duration, now: Instant) {
+    /// Records that the node answered a job with this key that was sent at `sent`.
+    pub(crate) fn record_answer(&mut self, key: KeyId, sent: Instant, now: Instant) {
+        let latency = now.saturating_duration_since(sent);
         self.failures = 0;
         self.latency.add(latency, now);
+        let pace = self.paces.entry(key).or_insert(Pace { answered: sent, latency });
+        pace.answered = pace.answered.max(sent);
+        // The weight is that of the moving average of all jobs.
+        pace.latency = (pace.latency * 7 + latency) / 8;
     }
 
     /// Records that a job waited for `latency` without an answer, and waits no longer.
     pub(crate) fn record_wait(&mut self, latency: Duration, now: Instant) {
         self.latency.add(latency, now);
+    }
+
+    /// Whether the node can be sent jobs and does not stand out.
+    pub(crate) fn is_good(&self) -> bool {
+        let is_ready =
+            matches!(&self.state, ConnectionState::Up(connection) if connection.is_ready());
+        is_ready && self.listed && !self.standing.is_out()
     }
 
     /// Whether jobs can be sent now, and one more has room.
@@ -281,10 +316,19 @@ impl ConfiguredNode {
             draining: connection.is_some_and(|c| c.is_draining()),
             in_flight: connection.map_or(0, |c| c.in_flight()),
             latency: Duration::from_micros(self.latency.micros),
+            out: self.standing.is_out(),
             counters: self.counters,
             last_error: self.last_error.clone(),
         }
     }
+}
+
+/// How a node answered jobs with one key.
+pub(crate) struct Pace {
+    /// Latest start of a job that it has answered.
+    pub(crate) answered: Instant,
+    /// Moving average.
+    pub(crate) latency: Duration,
 }
 
 /// A moving average of latencies whose weight halves with age.
@@ -386,7 +430,9 @@ mod tests {
     fn old_latency_decays() {
         let now = Instant::now();
         let mut node = node("unix:/x", now);
-        node.record_answer(Duration::from_millis(800), now);
+        let answered = now + Duration::from_millis(800);
+        node.record_answer(1, now, answered);
+        let now = answered;
         assert_eq!(node.cost_with(0, now), 800_000);
         assert_eq!(node.cost_with(1, now), 1_600_000);
         assert_eq!(node.cost_with(0, now + LATENCY_HALF_LIFE), 400_000);

@@ -26,7 +26,7 @@ use millrace_wire::{KeyRefusal, KeySelector};
 use crate::config::{PoolConfig, is_valid_selector};
 use crate::error::ClientError;
 use crate::io::ProcessPool;
-use crate::job::{Job, JobRef, JobRequest, NodeReply, Recipient};
+use crate::job::{Job, JobRef, JobRequest, NodeReply, Recipient, ReplySource, WrongNodes};
 use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
 use crate::stats::ClientStats;
 
@@ -217,10 +217,26 @@ impl Pool {
         input: &[u8],
         deadline: Instant,
     ) -> Result<NodeReply, ClientError> {
+        self.call_elsewhere(key, operation, input, deadline, WrongNodes::default())
+    }
+
+    /// As [`Self::call`], at another node than those that answered this operation wrongly: see
+    /// [`Self::report_wrong`].
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_elsewhere(
+        &self,
+        key: &RemoteKey,
+        operation: &Operation,
+        input: &[u8],
+        deadline: Instant,
+        wrong: WrongNodes,
+    ) -> Result<NodeReply, ClientError> {
         self.check(key, operation, input)?;
         let request = JobRequest::Operation { operation: operation.clone(), input: input.to_vec() };
         let recipient = Recipient::Caller { waiter: None };
-        let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
+        let job = Job::new(Arc::clone(key.data()), request, recipient, deadline).avoiding(wrong);
         self.shared.process_pool()?.run(job)?.ok_or(ClientError::Closed)
     }
 
@@ -238,10 +254,27 @@ impl Pool {
         deadline: Instant,
         done: Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>,
     ) -> Result<JobHandle, ClientError> {
+        self.submit_elsewhere(key, operation, input, deadline, WrongNodes::default(), done)
+    }
+
+    /// As [`Self::submit`], at another node than those that answered this operation wrongly: see
+    /// [`Self::report_wrong`].
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_elsewhere(
+        &self,
+        key: &RemoteKey,
+        operation: Operation,
+        input: Vec<u8>,
+        deadline: Instant,
+        wrong: WrongNodes,
+        done: Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>,
+    ) -> Result<JobHandle, ClientError> {
         self.check(key, &operation, &input)?;
         let request = JobRequest::Operation { operation, input };
         let recipient = Recipient::Callback(done);
-        let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
+        let job = Job::new(Arc::clone(key.data()), request, recipient, deadline).avoiding(wrong);
         let id = self.shared.process_pool()?.submit(job)?;
         Ok(JobHandle { id, pid: process::id() })
     }
@@ -251,6 +284,26 @@ impl Pool {
     pub fn cancel(&self, job: JobHandle) {
         if let Some(process_pool) = self.shared.existing().filter(|_| job.pid == process::id()) {
             process_pool.cancel(job.id);
+        }
+    }
+
+    /// The caller has verified a result, and it is wrong: the node gets no jobs of this process for some time, if there
+    /// are other nodes, and then one, whose end decides. Adds the node to `wrong`, with which the caller tries again.
+    /// Returns `false` if the node was in `wrong` before, so that there is no other one to try.
+    pub fn report_wrong(&self, source: ReplySource, wrong: &mut WrongNodes) -> bool {
+        if let Some(process_pool) = self.shared.existing() {
+            process_pool.report_wrong(source);
+        }
+        let is_new = !wrong.0.contains(source.node);
+        wrong.0.insert(source.node);
+        is_new
+    }
+
+    /// The caller has verified a result, and it is right: brings a node back that was out for wrong results. Needed for
+    /// results that are [on trial](ReplySource::is_on_trial) only.
+    pub fn report_right(&self, source: ReplySource) {
+        if let Some(process_pool) = self.shared.existing().filter(|_| source.is_on_trial()) {
+            process_pool.report_right(source);
         }
     }
 

@@ -80,6 +80,7 @@ impl Reporter {
     /// The counts that are in no report yet. From here on they count as reported.
     pub(crate) fn news(&mut self, totals: &Totals) -> Option<EdgeReport> {
         let mut counts = (self.source.0)();
+        counts.add(EdgeCounter::WrongResults, totals.contradictions);
         counts.set(EdgeCounter::Cancelled, totals.cancelled);
         counts.set(EdgeCounter::HedgeWon, totals.hedge_wins);
         counts.set(EdgeCounter::HedgeLost, totals.hedge_losses);

@@ -49,8 +49,13 @@ pub struct Totals {
     pub hedge_losses: u64,
     /// Hedges that were not sent because their budget was used up.
     pub hedges_denied: u64,
+    /// Jobs that were sent to a second node because their first one was taken out.
+    pub rescues: u64,
     /// Completions that no attempt on the connection waited for: duplicates, or a faulty node.
     pub stray_completions: u64,
+    /// Times that a node broke the protocol, answered for a job that it did not have, or failed jobs in a row that
+    /// another node did.
+    pub contradictions: u64,
     /// Completions that came after their job had ended by deadline or cancellation.
     pub late_completions: u64,
     /// Callbacks that panicked.
@@ -95,6 +100,8 @@ pub struct NodeStats {
     pub in_flight: u32,
     /// Moving average of the time from sending a job to its completion.
     pub latency: Duration,
+    /// Whether jobs go to other nodes, because this one answered wrongly or not at all beside another.
+    pub out: bool,
     /// Counters since the first use.
     pub counters: NodeCounters,
     /// Why the last connection ended or could not be made; empty if none did.
@@ -117,4 +124,8 @@ pub struct NodeCounters {
     pub connect_failures: u64,
     /// Connections lost after their handshake.
     pub lost: u64,
+    /// Results that their owner found to be wrong.
+    pub wrong: u64,
+    /// Times that the node was taken out: for a wrong result, a broken protocol, or silence beside a node that answers.
+    pub outs: u64,
 }

@@ -205,6 +205,26 @@ pub const MAX_LABEL_LEN: usize = 256;
 pub const MAX_INPUT_LEN: usize = 16 * 1024;
 
 impl Operation {
+    /// Whether the result is a signature, which anybody who has the public key can verify.
+    #[must_use]
+    pub const fn is_signature(&self) -> bool {
+        match self {
+            Self::RsaPkcs1Sign { .. }
+            | Self::RsaPssSign { .. }
+            | Self::EcdsaSign { .. }
+            | Self::Ed25519Sign
+            | Self::DsaSign { .. }
+            | Self::MlDsaSign { .. } => true,
+            Self::RsaOaepDecrypt { .. }
+            | Self::RsaPkcs1Decrypt
+            | Self::RsaTlsPremaster { .. }
+            | Self::RsaRaw
+            | Self::Ecdh
+            | Self::X25519
+            | Self::DhDerive => false,
+        }
+    }
+
     /// The operation without its parameters.
     #[must_use]
     pub const fn kind(&self) -> OperationKind {

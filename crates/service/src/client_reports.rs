@@ -60,7 +60,7 @@ pub struct EdgeCounts {
     pub abandoned: u64,
     /// Jobs cancelled by the application.
     pub cancelled: u64,
-    /// Results that failed verification.
+    /// Results that failed verification, and answers that broke the protocol.
     pub wrong_results: u64,
     /// Operations computed by the client itself, by reason.
     pub fallbacks: Vec<ErrorRow>,

@@ -29,7 +29,7 @@ coded_enum! {
         Abandoned = 0x07 "abandoned",
         /// Jobs that the application cancelled.
         Cancelled = 0x08 "cancelled",
-        /// Results that did not verify.
+        /// Results that did not verify, and answers that broke the protocol.
         WrongResults = 0x09 "wrong-results",
         /// Operations that the edge did itself because no node could be reached.
         FallbackNoNode = 0x10 "fallback-no-node",

@@ -52,13 +52,22 @@ pub(crate) enum ConnectionEvent {
     Paused { until: Instant },
 }
 
-/// Why a connection cannot be used any longer, in words.
+/// Why a connection cannot be used any longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionFault(pub(crate) String);
+pub(crate) struct ConnectionFault {
+    /// The reason in words.
+    pub(crate) why: String,
+    /// Whether the node said what no node may say.
+    pub(crate) broke_protocol: bool,
+}
 
 impl ConnectionFault {
     fn protocol(what: &str) -> Self {
-        Self(format!("the node broke the protocol: {what}"))
+        Self { why: format!("the node broke the protocol: {what}"), broke_protocol: true }
+    }
+
+    fn other(why: String) -> Self {
+        Self { why, broke_protocol: false }
     }
 }
 
@@ -203,7 +212,7 @@ impl Connection {
     ) -> Result<Option<ConnectionEvent>, ConnectionFault> {
         let greeting = matches!(self.phase, Phase::Greeting);
         match message {
-            NodeMessage::Fault(fault) => Err(ConnectionFault(fault_text(fault))),
+            NodeMessage::Fault(fault) => Err(ConnectionFault::other(fault_text(fault))),
             NodeMessage::Welcome(welcome) if greeting => self.on_welcome(&welcome).map(Some),
             _ if greeting => Err(ConnectionFault::protocol("it did not begin with a welcome")),
             NodeMessage::Welcome(_) => Err(ConnectionFault::protocol("a second welcome")),
@@ -401,6 +410,11 @@ impl Connection {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
+    /// Whether a job or request is open.
+    fn is_busy(&self) -> bool {
+        self.in_flight > 0 || !self.requests.is_empty()
+    }
+
     /// Counts a job that was waited for and that the node did.
     pub(crate) fn record_served(&mut self) {
         self.done_since_report += 1;
@@ -426,7 +440,7 @@ impl Connection {
 
     /// The silence counts from `now` if nothing was open before.
     fn busy_from(&mut self, now: Instant) {
-        if self.in_flight == 0 && self.requests.is_empty() {
+        if !self.is_busy() {
             self.quiet_since = now;
             self.ping = None;
         }
@@ -441,11 +455,13 @@ impl Connection {
             return Ok(());
         }
         if matches!(self.phase, Phase::Greeting) {
-            return Err(ConnectionFault(format!("no welcome within {:?}", self.timings.handshake)));
+            let limit = self.timings.handshake;
+            return Err(ConnectionFault::other(format!("no welcome within {limit:?}")));
         }
         if self.ping.is_some() {
             let silence = self.timings.ping_after + self.timings.dead_after;
-            return Err(ConnectionFault(format!("silent for {silence:?} with jobs in flight")));
+            let why = format!("silent for {silence:?} with jobs in flight");
+            return Err(ConnectionFault::other(why));
         }
         self.ping = Some(now);
         self.pings += 1;
@@ -461,8 +477,7 @@ impl Connection {
         if let Some(sent) = self.ping {
             return Some(sent + self.timings.dead_after);
         }
-        let open = self.in_flight > 0 || !self.requests.is_empty();
-        open.then(|| self.quiet_since + self.timings.ping_after)
+        self.is_busy().then(|| self.quiet_since + self.timings.ping_after)
     }
 }
 

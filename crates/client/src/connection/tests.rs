@@ -242,7 +242,7 @@ fn fault_ends_the_connection_with_a_reason() {
     let now = Instant::now();
     let mut connection = ready(now);
     let fault = NodeMessage::Fault(Fault::Unauthorized);
-    let Err(ConnectionFault(why)) = say(&mut connection, &fault, now) else {
+    let Err(ConnectionFault { why, .. }) = say(&mut connection, &fault, now) else {
         panic!("still there")
     };
     assert!(why.contains("identity"), "{why}");

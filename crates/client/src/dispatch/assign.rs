@@ -8,7 +8,6 @@
 //! that wait, and to [`Dispatcher::attempt_failed`]. Second attempts beside a running one are those of `hedge`.
 
 use std::mem;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_operation::JobError;
@@ -19,8 +18,7 @@ use super::retry::{FailedAttempt, MAX_RETRIES, Retry};
 use crate::config::MAX_NODES;
 use crate::connection::{KeyPause, KeyStage, OutgoingJob};
 use crate::error::ClientError;
-use crate::job::{Attempt, JobRef, JobRequest, Slot, Stage};
-use crate::key::KeyData;
+use crate::job::{Attempt, Demand, JobRef, JobRequest, Slot, Stage};
 use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
 
 /// Bound on the jobs in a row that find no node while room is filled. Their keys are paused: when a pause ends, all
@@ -36,10 +34,18 @@ pub(super) enum Assignment {
 }
 
 /// The nodes that may take one job, and what keeps the others from it.
+#[derive(Default)]
 pub(super) struct Candidates {
-    /// Nodes that can take the job: the first `count`.
-    able: [NodeIndex; MAX_NODES],
-    count: usize,
+    /// Nodes that can take the job.
+    able: NodeSet,
+    /// Nodes that could, and lost it with an earlier connection.
+    lost: NodeSet,
+    /// Nodes that could, and are out.
+    out: NodeSet,
+    /// Nodes that could, and answered the same operation wrongly.
+    wrong: NodeSet,
+    /// A node that is out and that this job may try.
+    trial: Option<NodeIndex>,
     /// A node has no room.
     full: bool,
     /// The pause that ends first, of those that nodes announced for this key. `None` if no node did.
@@ -58,6 +64,9 @@ impl Candidates {
             (Some(pause), _) if pause.over_quota => ClientError::Job(JobError::OverQuota),
             (Some(_), _) => ClientError::Busy,
             (None, Some(refused)) => refused,
+            (None, None) if !self.out.is_empty() || !self.wrong.is_empty() => {
+                ClientError::Distrusted
+            }
             (None, None) => ClientError::NoNode(describe_errors(nodes)),
         }
     }
@@ -82,10 +91,8 @@ impl Dispatcher {
         let Some(job) = self.jobs.get(id) else {
             return Ok(());
         };
-        let key = Arc::clone(&job.key);
-        let tried = job.tried;
-        let deadline = job.deadline;
-        let choice = self.choose(&key, tried, deadline, now);
+        let demand = job.demand();
+        let choice = self.choose(&demand, now);
         if let Assignment::Node(node) = choice {
             self.attempt(id, Slot::First, node, now);
             return Ok(());
@@ -106,13 +113,14 @@ impl Dispatcher {
 
     /// Starts an attempt at a node: sends the job, or asks for the key first.
     pub(super) fn attempt(&mut self, id: JobRef, slot: Slot, node: NodeIndex, now: Instant) {
+        let is_trial = self.nodes[node].standing.tried_since() == Some(now);
         let (Some(job), Some(connection)) = (self.jobs.get(id), self.nodes[node].connection())
         else {
             return;
         };
         let state = connection.key_state(job.key.id, now);
-        job.attempts[slot] =
-            Some(Attempt { number: job.attempts_made, node, stage: Stage::AwaitingKey });
+        let number = job.attempts_made;
+        job.attempts[slot] = Some(Attempt { number, node, stage: Stage::AwaitingKey, is_trial });
         job.attempts_made = job.attempts_made.wrapping_add(1);
         if let Some(KeyStage::Open(handle)) = state {
             self.send(id, slot, handle, now);
@@ -126,45 +134,75 @@ impl Dispatcher {
         if slot == Slot::First {
             self.hedge_from(id, now);
         }
+        self.look_at(id, number, now);
     }
 
     /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
-    /// the job.
-    pub(super) fn choose(
-        &mut self,
-        key: &KeyData,
-        tried: NodeSet,
-        deadline: Instant,
-        now: Instant,
-    ) -> Assignment {
-        let candidates = self.candidates(key, tried, now);
-        let waits = if key.is_import() {
+    /// the job. A node that is out gets it if it may be tried now, or if there is none to wait for.
+    pub(super) fn choose(&mut self, demand: &Demand, now: Instant) -> Assignment {
+        let candidates = self.candidates(demand, now);
+        if let Some(node) = candidates.trial {
+            self.nodes[node].standing.try_begins(now);
+            return Assignment::Node(node);
+        }
+        for set in [candidates.able, candidates.lost] {
+            if let Some(node) = self.better_of_two(set, now) {
+                return Assignment::Node(node);
+            }
+        }
+        let connects = candidates.absent.iter().any(|node| self.nodes[node].is_connecting());
+        if demand.key.is_import() {
             // Its owner can do the work at once.
-            !candidates.full
-                && candidates.absent.iter().any(|node| self.nodes[node].is_connecting())
+            return if connects && !candidates.full {
+                Assignment::Wait
+            } else {
+                Assignment::None(candidates.into_error(&self.nodes))
+            };
+        }
+        let resumes = candidates.paused.is_some_and(|pause| pause.until < demand.deadline);
+        // A result that its owner can verify is better than none; of others only the nodes that finished their pause
+        // are asked.
+        let last = if demand.is_proof {
+            candidates.out
         } else {
-            let resumes = candidates.paused.is_some_and(|pause| pause.until < deadline);
-            candidates.full || !candidates.absent.is_empty() || resumes
+            self.with_pause_over(candidates.out, now)
         };
-        match candidates.count {
-            0 if waits => Assignment::Wait,
-            0 => Assignment::None(candidates.into_error(&self.nodes)),
-            1 => Assignment::Node(candidates.able[0]),
-            count => Assignment::Node(self.better_of_two(&candidates.able[..count], now)),
+        let has_better = connects || candidates.full || resumes;
+        if let Some(node) = self.better_of_two(last, now).filter(|_| !has_better) {
+            return Assignment::Node(node);
+        }
+        if candidates.full || resumes || !candidates.absent.is_empty() || !candidates.out.is_empty()
+        {
+            self.resume_after_pauses(candidates.out, now);
+            return Assignment::Wait;
+        }
+        match self.better_of_two(candidates.wrong, now) {
+            Some(node) => Assignment::Node(node),
+            None => Assignment::None(candidates.into_error(&self.nodes)),
         }
     }
 
-    pub(super) fn candidates(&self, key: &KeyData, tried: NodeSet, now: Instant) -> Candidates {
-        let mut candidates = Candidates {
-            able: [0; MAX_NODES],
-            count: 0,
-            full: false,
-            paused: None,
-            absent: NodeSet::default(),
-            refused: None,
-        };
+    /// The nodes of the set whose pause is over.
+    fn with_pause_over(&self, out: NodeSet, now: Instant) -> NodeSet {
+        let mut over = NodeSet::default();
+        out.iter()
+            .filter(|node| self.nodes[*node].standing.is_over(now))
+            .for_each(|node| over.insert(node));
+        over
+    }
+
+    /// Has the waiting jobs assigned again when the pause of one of these nodes ends.
+    fn resume_after_pauses(&mut self, out: NodeSet, now: Instant) {
+        let ends = out.iter().filter_map(|node| self.nodes[node].standing.next_try());
+        let ends = ends.filter(|at| *at > now);
+        self.resume_at = self.resume_at.into_iter().chain(ends).min();
+    }
+
+    pub(super) fn candidates(&self, demand: &Demand, now: Instant) -> Candidates {
+        let Demand { key, .. } = demand;
+        let mut candidates = Candidates::default();
         for (index, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
-            if tried.contains(index) || !node.listed {
+            if demand.tried.contains(index) || !node.listed {
                 continue;
             }
             let ready = match &node.state {
@@ -174,29 +212,43 @@ impl Dispatcher {
                     continue;
                 }
             };
+            let is_out = node.standing.is_out();
             if let Some(KeyStage::Refused { reason, .. }) = ready.key_state(key.id, now) {
                 candidates.refused = Some(ClientError::Key(reason));
             } else if let Some(why) = node.distrust.as_ref().filter(|_| key.is_import()) {
                 candidates.refused = Some(ClientError::Untrusted(why.clone()));
+            } else if demand.wrong.contains(index) {
+                candidates.wrong.insert(index);
             } else if let Some(pause) = ready.paused(key.id, now) {
                 let first = candidates.paused.filter(|first| first.until <= pause.until);
                 candidates.paused = first.or(Some(pause));
-            } else if ready.has_room() {
-                candidates.able[candidates.count] = index;
-                candidates.count += 1;
+            } else if !ready.has_room() {
+                candidates.full |= !is_out;
+            } else if is_out {
+                if demand.may_try && node.standing.may_try(demand.is_proof, now) {
+                    candidates.trial = Some(index);
+                }
+                candidates.out.insert(index);
+            } else if demand.lost.contains(index) {
+                candidates.lost.insert(index);
             } else {
-                candidates.full = true;
+                candidates.able.insert(index);
             }
         }
         candidates
     }
 
-    fn better_of_two(&mut self, able: &[NodeIndex], now: Instant) -> NodeIndex {
-        let count = u32::try_from(able.len()).unwrap_or(1);
+    /// The better one of two random nodes of the set.
+    fn better_of_two(&mut self, able: NodeSet, now: Instant) -> Option<NodeIndex> {
+        let count = able.len();
+        let nth = |index: u32| able.iter().nth(index as usize);
+        if count < 2 {
+            return nth(0);
+        }
         let first = self.random.below(count);
         let second = (first + 1 + self.random.below(count - 1)) % count;
-        let [one, other] = [first, second].map(|index| able[index as usize]);
-        if self.nodes[other].cost(now) < self.nodes[one].cost(now) { other } else { one }
+        let (one, other) = (nth(first)?, nth(second)?);
+        Some(if self.nodes[other].cost(now) < self.nodes[one].cost(now) { other } else { one })
     }
 
     /// The key is open at the node of this attempt: sends the job, or ends it if opening was all.
@@ -247,6 +299,7 @@ impl Dispatcher {
 
     /// Gives waiting jobs to nodes that have room again.
     pub(super) fn fill_room(&mut self, now: Instant) {
+        self.rescue_stranded(now);
         let mut stuck = 0;
         for _ in 0..self.waiting.len() {
             if !self.nodes.iter().any(ConfiguredNode::has_room) || stuck == MAX_STUCK {
@@ -285,6 +338,12 @@ impl Dispatcher {
                 if !failed.reason.leaves_with_the_connection() {
                     job.tried.insert(failed.node);
                 }
+                if failed.reason == Retry::Failed {
+                    job.failed.insert(failed.node);
+                }
+                if slot == Slot::Hedge {
+                    self.rescue_again(id, now);
+                }
             }
             _ => self.retry(id, failed, now),
         }
@@ -319,6 +378,12 @@ impl Dispatcher {
             || (reason == Retry::NoSuchKey && job.retries == 0);
         if !same_node_again {
             job.tried.insert(node);
+        }
+        if reason == Retry::Lost {
+            job.lost.insert(node);
+        }
+        if reason == Retry::Failed {
+            job.failed.insert(node);
         }
         if reason != Retry::KeyRefused {
             job.retries += 1;

@@ -48,6 +48,7 @@ impl Dispatcher {
         self.cancel_attempts(id);
         self.release_key(key);
         self.trim_hedges();
+        self.trim_looks();
     }
 
     /// Takes back what is left of the attempts of a job that has ended. A node that has the job is asked
@@ -109,6 +110,7 @@ impl Dispatcher {
         if self.keys.get(&key).is_some_and(|usage| usage.closed && usage.jobs == 0) {
             self.keys.remove(&key);
             for node in &mut self.nodes {
+                node.paces.remove(&key);
                 if let Some(connection) = node.connection() {
                     connection.close_key(key);
                 }

@@ -4,7 +4,7 @@
 //! Messages of a node: keys that it opened or refused, jobs that it completed, its drain.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use millrace_operation::JobError;
 use millrace_wire::{JobCompletion, KeyHandle, KeyRefusal};
@@ -13,9 +13,10 @@ use super::Dispatcher;
 use super::retry::{FailedAttempt, Retry};
 use crate::connection::{ConnectionEvent, KeyStage};
 use crate::error::ClientError;
-use crate::job::{JobRef, NodeReply, Slot, Stage};
+use crate::job::{Attempt, JobRef, NodeReply, Slot, Stage};
 use crate::key::{KeyFacts, KeyId};
 use crate::node::{ConnectionState, NodeIndex};
+use crate::standing::Offence;
 
 /// An attempt that its node answered: the node, and the key with the handle that the attempt named.
 struct AnsweredAttempt {
@@ -140,15 +141,19 @@ impl Dispatcher {
         let found = self.jobs.get(id).and_then(|job| Some((job.sent_slot(node, number)?, job)));
         let Some((slot, job)) = found else {
             self.totals.stray_completions += 1;
-            return;
+            return self.accuse(node, Offence::Contradiction, now);
         };
         let key = job.key.id;
-        let stage = job.attempts[slot].take().map(|attempt| attempt.stage);
-        let Some(Stage::Sent { handle, at }) = stage else {
+        let Some(Attempt { stage, is_trial, .. }) = job.attempts[slot].take() else {
+            return;
+        };
+        let error = completion.result.as_ref().err().copied();
+        let on_trial = is_trial && self.end_trial(node, error, now);
+        let Stage::Sent { handle, at } = stage else {
             return self.on_late_reply(id, node);
         };
-        let latency = now.saturating_duration_since(at);
-        self.note_completed(node, latency, completion.result.is_ok(), now);
+        let source = self.source(node, on_trial);
+        self.note_completed(node, key, at, error, now);
         let JobCompletion { result, served_by, queue_time, service_time, .. } = completion;
         match result {
             Ok(output) => {
@@ -162,7 +167,9 @@ impl Dispatcher {
                     node: self.nodes[node].name(),
                     queue_time,
                     service_time,
+                    source,
                 };
+                self.note_outvoted(id, now);
                 self.end(id, Ok(Some(reply)));
             }
             Err(error) => {
@@ -179,26 +186,29 @@ impl Dispatcher {
             connection.release_job();
         }
         self.remove_if_over(id);
+        self.trim_looks();
     }
 
     /// Counts a completion that its job waited for.
     fn note_completed(
         &mut self,
         node: NodeIndex,
-        latency: Duration,
-        succeeded: bool,
+        key: KeyId,
+        sent: Instant,
+        error: Option<JobError>,
         now: Instant,
     ) {
+        let latency = now.saturating_duration_since(sent);
         let node = &mut self.nodes[node];
-        node.record_answer(latency, now);
-        if succeeded {
+        node.record_answer(key, sent, now);
+        if error.is_none() {
             node.counters.succeeded += 1;
-            if let Some(hedging) = &mut self.hedging {
-                hedging.record_latency(latency);
-            }
+            node.standing.succeeded();
+            self.latencies.add(latency);
         } else {
             node.counters.failed += 1;
         }
+        self.looks.answered();
         if let Some(connection) = node.connection() {
             connection.release_job();
             connection.record_served();

@@ -18,7 +18,6 @@
 //! is the caller's decision.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Dispatcher;
@@ -26,6 +25,7 @@ use super::assign::Assignment;
 use super::retry::Budget;
 use crate::config::Hedge;
 use crate::job::{Attempt, JobRef, Slot, Stage};
+use crate::node::NodeIndex;
 
 /// Shortest time before an adaptive hedge. Shorter waits come from the scheduler of a busy machine, and a
 /// second node does not shorten them.
@@ -38,7 +38,6 @@ const INITIAL_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Hedging {
     /// Configured wait. `None` for the 95th percentile of recent latencies.
     after: Option<Duration>,
-    latencies: Latencies,
     budget: Budget,
     /// Jobs in the order in which their first attempts started, and some that have ended. Bound: the jobs
     /// that start within the time before a hedge, and twice `max_in_flight`.
@@ -52,16 +51,7 @@ impl Hedging {
             Hedge::After(after) => Some(after),
             Hedge::Adaptive => None,
         };
-        Some(Self {
-            after,
-            latencies: Latencies::default(),
-            budget: Budget::for_hedges(),
-            waiting: VecDeque::new(),
-        })
-    }
-
-    fn after(&self) -> Duration {
-        self.after.unwrap_or_else(|| self.latencies.slow())
+        Some(Self { after, budget: Budget::for_hedges(), waiting: VecDeque::new() })
     }
 
     /// Whether no job is queued for a hedge.
@@ -74,11 +64,6 @@ impl Hedging {
     pub(super) fn deposit(&mut self) {
         self.budget.deposit();
     }
-
-    /// Records how long a node took, or has taken so far.
-    pub(super) fn record_latency(&mut self, latency: Duration) {
-        self.latencies.add(latency);
-    }
 }
 
 impl Dispatcher {
@@ -88,7 +73,7 @@ impl Dispatcher {
         let (Some(hedging), Some(job)) = (&mut self.hedging, self.jobs.get(id)) else {
             return;
         };
-        if job.is_operation() && self.nodes.len() > 1 && hedging.waiting.len() < bound {
+        if self.nodes.len() > 1 && hedging.waiting.len() < bound {
             job.hedge_from = Some(now);
             hedging.waiting.push_back((now, id));
         }
@@ -98,7 +83,7 @@ impl Dispatcher {
     pub(super) fn next_hedge(&self) -> Option<Instant> {
         let hedging = self.hedging.as_ref()?;
         let (since, _) = hedging.waiting.front()?;
-        Some(*since + hedging.after())
+        Some(*since + hedging.after.unwrap_or_else(|| self.latencies.slow()))
     }
 
     /// Drops the jobs at the front that do not wait any more, so that no timer goes off for them.
@@ -128,20 +113,7 @@ impl Dispatcher {
 
     /// Sends a job to a second node, if there is one that can take it and the budget allows it.
     fn hedge(&mut self, id: JobRef, now: Instant) {
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        let Some(first) = &job.attempts[Slot::First] else {
-            return;
-        };
-        if job.deadline <= now {
-            return;
-        }
-        let key = Arc::clone(&job.key);
-        let deadline = job.deadline;
-        let mut elsewhere = job.tried;
-        elsewhere.insert(first.node);
-        let Assignment::Node(node) = self.choose(&key, elsewhere, deadline, now) else {
+        let Some(node) = self.second_node(id, now) else {
             return;
         };
         if !self.hedging.as_mut().is_some_and(|h| h.budget.take()) {
@@ -152,6 +124,19 @@ impl Dispatcher {
         self.attempt(id, Slot::Hedge, node, now);
     }
 
+    /// A node that can take a job beside its first attempt.
+    pub(super) fn second_node(&mut self, id: JobRef, now: Instant) -> Option<NodeIndex> {
+        let job = self.jobs.get(id).filter(|job| now < job.deadline)?;
+        let mut demand = job.demand();
+        demand.tried.insert(job.attempts[Slot::First].as_ref()?.node);
+        match self.choose(&demand, now) {
+            Assignment::Node(node) => {
+                Some(node).filter(|node| !self.nodes[*node].standing.is_out())
+            }
+            Assignment::Wait | Assignment::None(_) => None,
+        }
+    }
+
     /// The hedge of this job answered before its first attempt: notes how long the first node has taken so
     /// far, so that it counts in later hedge delays and node choices.
     pub(super) fn note_outrun(&mut self, id: JobRef, now: Instant) {
@@ -159,9 +144,7 @@ impl Dispatcher {
         if let Some(Attempt { node, stage: Stage::Sent { at, .. }, .. }) = first {
             let waited = now.saturating_duration_since(*at);
             self.nodes[*node].record_wait(waited, now);
-            if let Some(hedging) = &mut self.hedging {
-                hedging.record_latency(waited);
-            }
+            self.latencies.add(waited);
         }
     }
 
@@ -174,7 +157,7 @@ impl Dispatcher {
 }
 
 /// Histogram of recent latencies, with buckets of a quarter of a doubling each.
-struct Latencies {
+pub(super) struct Latencies {
     buckets: [u32; BUCKETS],
     count: u32,
     /// The last 95th percentile, at least [`MIN_WAIT`].
@@ -197,7 +180,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    fn add(&mut self, latency: Duration) {
+    pub(super) fn add(&mut self, latency: Duration) {
         self.buckets[bucket(latency)] += 1;
         self.count += 1;
         if self.count.is_multiple_of(ANSWERS_PER_PERCENTILE) {
@@ -210,7 +193,7 @@ impl Latencies {
     }
 
     /// The latency that 19 of 20 answers stay below, computed once per [`ANSWERS_PER_PERCENTILE`] answers.
-    fn slow(&self) -> Duration {
+    pub(super) fn slow(&self) -> Duration {
         self.slow
     }
 

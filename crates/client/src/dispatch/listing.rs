@@ -43,13 +43,16 @@ impl Dispatcher {
         if known.is_some() {
             return known;
         }
-        let fresh = ConfiguredNode::new(endpoint, now);
+        let mut fresh = ConfiguredNode::new(endpoint, now);
         if let Some(node) = self.nodes.iter().position(ConfiguredNode::is_vacant) {
+            fresh.serial = self.nodes[node].serial.wrapping_add(1);
             self.nodes[node] = fresh;
             // What a job knows of this place is about the former node.
-            for id in self.jobs.select(|job| job.tried.contains(node)) {
+            for id in self.jobs.select(|_| true) {
                 if let Some(job) = self.jobs.get(id) {
-                    job.tried.remove(node);
+                    for set in [&mut job.tried, &mut job.failed, &mut job.lost, &mut job.wrong] {
+                        set.remove(node);
+                    }
                 }
             }
             return Some(node);

@@ -23,6 +23,7 @@ mod assign;
 mod ends;
 mod events;
 mod hedge;
+mod judge;
 mod listing;
 mod retry;
 
@@ -33,19 +34,22 @@ use std::time::Instant;
 
 use millrace_wire::{FEATURE_DESCRIPTION, FEATURE_REPORTS, FEATURES};
 
-use self::hedge::Hedging;
+use self::hedge::{Hedging, Latencies};
+use self::judge::Looks;
 use self::retry::{Budget, FailedAttempt, Retry};
 use crate::buffer::OutBuffer;
 use crate::config::PoolConfig;
 use crate::connection::{Connection, ConnectionFault, Timings};
 use crate::error::ClientError;
 use crate::job::{
-    Attempts, Job, JobAnswer, JobCallback, JobOutcome, JobRef, JobTable, NodeReply, Recipient,
+    Attempts, Demand, Job, JobAnswer, JobCallback, JobOutcome, JobRef, JobTable, NodeReply,
+    Recipient,
 };
 use crate::key::{KeyData, KeyId};
 use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
 use crate::random::Random;
 use crate::report::Reporter;
+use crate::standing::Offence;
 use crate::stats::{ClientStats, Totals};
 
 /// Late replies that one connection may owe. Nodes answer by the deadline they are given, so a node that
@@ -105,6 +109,8 @@ pub(crate) struct Dispatcher {
     resume_at: Option<Instant>,
     random: Random,
     budget: Budget,
+    latencies: Latencies,
+    looks: Looks,
     hedging: Option<Hedging>,
     totals: Totals,
     reporter: Option<Reporter>,
@@ -133,6 +139,8 @@ impl Dispatcher {
             resume_at: None,
             random: Random::new(),
             budget: Budget::for_retries(),
+            latencies: Latencies::default(),
+            looks: Looks::new(now),
             hedging: Hedging::new(config.hedge),
             totals: Totals::default(),
             reporter: config.report.clone().map(Reporter::new),
@@ -222,8 +230,11 @@ impl Dispatcher {
     /// Ends a job at its deadline.
     fn expire(&mut self, id: JobRef, now: Instant) {
         let waits = self.jobs.get(id).filter(|job| job.is_unassigned());
-        let error = match waits.map(|job| Arc::clone(&job.key)) {
-            Some(key) => self.candidates(&key, NodeSet::default(), now).into_error(&self.nodes),
+        let error = match waits.map(|job| job.demand()) {
+            Some(demand) => {
+                let demand = Demand { tried: NodeSet::default(), ..demand };
+                self.candidates(&demand, now).into_error(&self.nodes)
+            }
             None => ClientError::TimedOut,
         };
         self.end(id, Err(error));
@@ -360,7 +371,12 @@ impl Dispatcher {
             match connection.next_event(now) {
                 Ok(Some(event)) => self.on_event(node, event, now),
                 Ok(None) => return self.fill_room(now),
-                Err(ConnectionFault(why)) => return self.handle_lost(node, why, now),
+                Err(ConnectionFault { why, broke_protocol }) => {
+                    if broke_protocol && self.is_greeted(node) {
+                        self.accuse(node, Offence::Contradiction, now);
+                    }
+                    return self.handle_lost(node, why, now);
+                }
             }
         }
     }
@@ -417,7 +433,7 @@ impl Dispatcher {
                     let due = connection.tick(now);
                     let drained = connection.is_draining() && connection.is_idle();
                     let unanswered = connection.unanswered();
-                    let why = if let Err(ConnectionFault(why)) = due {
+                    let why = if let Err(ConnectionFault { why, .. }) = due {
                         why
                     } else if drained {
                         "the node drained".to_owned()
@@ -434,6 +450,7 @@ impl Dispatcher {
                 _ => {}
             }
         }
+        self.look_if_due(now);
         self.hedge_due(now);
         if self.resume_at.is_some_and(|at| at <= now) {
             let connections = self.nodes.iter_mut().filter_map(ConfiguredNode::connection);
@@ -479,7 +496,8 @@ impl Dispatcher {
         });
         let report = self.reporter.as_ref().and_then(Reporter::due);
         let hedge = self.next_hedge();
-        nodes.chain(self.next_deadline).chain(report).chain(hedge).chain(self.resume_at).min()
+        let others = [self.next_deadline, report, hedge, self.next_look(), self.resume_at];
+        nodes.chain(others.into_iter().flatten()).min()
     }
 
     /// Ends every job as [`ClientError::Closed`] and asks for all sockets to be closed.

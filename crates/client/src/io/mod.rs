@@ -50,7 +50,7 @@ use self::sockets::Socket;
 use crate::config::{Endpoint, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
-use crate::job::{Job, JobAnswer, JobRef};
+use crate::job::{Job, JobAnswer, JobRef, ReplySource};
 use crate::key::KeyId;
 use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
@@ -219,6 +219,22 @@ impl ProcessPool {
     pub(crate) fn report_soon(&self) {
         let mut inner = self.lock();
         inner.dispatcher.report_soon(Instant::now());
+        self.wake_all(&mut inner);
+    }
+
+    /// The owner of a result found it to be wrong.
+    pub(crate) fn report_wrong(&self, source: ReplySource) {
+        let mut inner = self.lock();
+        inner.dispatcher.report_wrong(source, Instant::now());
+        self.flush_all(&mut inner);
+        self.wake_all(&mut inner);
+    }
+
+    /// The owner of a result found it to be right.
+    pub(crate) fn report_right(&self, source: ReplySource) {
+        let mut inner = self.lock();
+        inner.dispatcher.report_right(source, Instant::now());
+        self.flush_all(&mut inner);
         self.wake_all(&mut inner);
     }
 

@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Endpoint, KeyRefusal, NodeReply, Pool, PoolConfig, RemoteKey};
+use millrace_client::{
+    ClientError, Endpoint, Hedge, KeyRefusal, NodeReply, Pool, PoolConfig, RemoteKey,
+};
 use millrace_operation::{
     BackendKind, Curve, Hash, JobError, KeyInfo, KeyType, Operation, PrivateKey,
 };
@@ -329,8 +331,8 @@ pub fn soon() -> Instant {
 
 pub fn config(nodes: &[&FakeNode]) -> PoolConfig {
     let config = PoolConfig::new(nodes.iter().map(|node| node.endpoint()).collect());
-    // On a busy test machine no node is given up for slowness, unless the test wants it.
-    config.health(SOON, SOON).connect_timeout(SOON)
+    // On a busy test machine no node is given up for slowness and no job sent twice, unless the test wants it.
+    config.health(SOON, SOON).connect_timeout(SOON).hedge(Hedge::Off)
 }
 
 pub fn pool(nodes: &[&FakeNode]) -> Pool {

@@ -18,11 +18,13 @@
 //! - hedges and attempts stay within their bounds, counted where they arrive;
 //! - nothing is left: when links are quiet, every table of client and node is empty.
 //!
-//! [`restarts`] adds schedules in which nodes that are well restart, and one more property.
+//! [`restarts`] adds schedules in which nodes that are well restart, [`bad_nodes`] those in which one node is bad, and one
+//! more property each.
 //!
 //! A schedule follows from its seed. A failure prints the seed; `MILLRACE_SEED=n` runs that schedule
 //! alone. `MILLRACE_LONG=1` runs more schedules.
 
+mod bad_nodes;
 mod client;
 mod node;
 mod restarts;
@@ -38,6 +40,7 @@ use millrace_service::policy::KeyPolicy;
 use millrace_service::session::{Effects, ReadyJob, SessionState};
 use millrace_service::settings::Rules;
 
+use self::bad_nodes::{Verdicts, Vice};
 use self::client::{Client, new_key};
 use self::node::{SimLink, SimNode};
 use self::restarts::Down;
@@ -97,7 +100,9 @@ fn every_job_ends_once_in_any_schedule() {
         return;
     }
     // A simulation in which nothing goes wrong shows nothing.
-    let Sums { succeeded, failed, retries, hedge_wins, hedge_losses, late, lost, cancelled } = sums;
+    let Sums {
+        succeeded, failed, retries, hedge_wins, hedge_losses, late, lost, cancelled, ..
+    } = sums;
     for (what, count) in [
         ("results", succeeded),
         ("errors", failed),
@@ -130,6 +135,7 @@ struct Sums {
     late: u64,
     lost: u64,
     cancelled: u64,
+    wrong: u64,
 }
 
 impl Sums {
@@ -142,6 +148,7 @@ impl Sums {
         self.late += other.late;
         self.lost += other.lost;
         self.cancelled += other.cancelled;
+        self.wrong += other.wrong;
     }
 }
 
@@ -233,6 +240,10 @@ struct World {
     submitted: Vec<u32>,
     /// Times in which nodes were stopped, from and to, in milliseconds since the start.
     stops: Vec<(u32, u32)>,
+    /// What the owners of jobs found. `None` if they verify nothing.
+    verdicts: Option<Arc<Mutex<Verdicts>>>,
+    /// Time at which the run is over. `None` to wait for rest.
+    end: Option<u32>,
 }
 
 /// Runs the schedule of this seed.
@@ -271,6 +282,8 @@ impl World {
             time_limit: None,
             submitted: Vec::new(),
             stops: Vec::new(),
+            verdicts: None,
+            end: None,
         }
     }
 
@@ -326,6 +339,9 @@ impl World {
             };
             at_once = if next > self.now { 0 } else { at_once + 1 };
             assert!(at_once < MAX_EVENTS_AT_ONCE, "time does not pass");
+            if self.end.is_some_and(|end| next > end) {
+                return;
+            }
             self.now = self.now.max(next);
             // Timers for jobs that are gone: pings, for example.
             assert!(self.now < rest, "the pool does not come to rest");
@@ -377,7 +393,7 @@ impl World {
             let waiting = client.dispatcher.hedging.as_ref();
             assert!(waiting.is_none_or(|hedging| hedging.waits_for_none()));
             let totals = stats.totals;
-            assert_eq!(totals.hedges, totals.hedge_wins + totals.hedge_losses);
+            assert_eq!(totals.hedges + totals.rescues, totals.hedge_wins + totals.hedge_losses);
             assert!(totals.hedges <= 5 + totals.jobs / 20, "too many hedges");
             let retries = totals.retries;
             let retried = retries.connection_lost
@@ -388,7 +404,7 @@ impl World {
                 + retries.no_such_key
                 + retries.not_offered
                 + retries.key_refused;
-            allowed += totals.jobs + retried + totals.hedges;
+            allowed += totals.jobs + retried + totals.hedges + totals.rescues;
             sums.add(&Sums {
                 succeeded: totals.succeeded,
                 failed: totals.failed,
@@ -398,6 +414,7 @@ impl World {
                 late: totals.late_completions,
                 lost: stats.nodes.iter().map(|node| node.counters.lost).sum(),
                 cancelled: totals.cancelled,
+                wrong: 0,
             });
             for key in &client.keys {
                 client.dispatcher.close_key(key.id);

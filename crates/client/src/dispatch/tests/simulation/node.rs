@@ -22,6 +22,9 @@ pub(super) struct SimNode {
     /// Since when it serves, and from when to when it served before.
     pub(super) serves_since: u32,
     pub(super) served: Vec<(u32, u32)>,
+    /// How the node is bad from this time on, in milliseconds since the start.
+    pub(super) vice: Option<Vice>,
+    pub(super) bad_from: u32,
 }
 
 /// A connection: both ends of it.
@@ -53,25 +56,38 @@ impl SimNode {
         // The last keys may be missing, or be other keys by the same name.
         let missing = usize::from(random.below(4) == 0);
         let foreign = random.below(8) == 0;
-        let keys = (0..KEYS - missing).map(|key| {
-            let other = u8::from(foreign && key == KEYS - 1);
-            let info = KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1 + other; 91] };
-            let policy =
-                KeyPolicy { identities: vec!["*".to_owned()], ..KeyPolicy::signing(["*"]) };
-            Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
-        });
+        let keys =
+            (0..KEYS - missing).map(|key| sim_key(key, u8::from(foreign && key == KEYS - 1)));
         Self {
             rules: Arc::new(rules),
             keys: keys.collect(),
             silent_until: 0,
             serves_since: 0,
             served: Vec::new(),
+            vice: None,
+            bad_from: 0,
             up: random.below(8) != 0,
             draining: false,
             lies: random.below(6) == 0,
             slowness: 1 + random.below(60),
             failing: if random.below(3) == 0 { 2 + random.below(10) } else { 0 },
         }
+    }
+}
+
+/// The key with this number, or another one by its name.
+fn sim_key(key: usize, other: u8) -> Arc<KeyEntry<u8>> {
+    let info = KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1 + other; 91] };
+    let policy = KeyPolicy { identities: vec!["*".to_owned()], ..KeyPolicy::signing(["*"]) };
+    Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
+}
+
+impl SimNode {
+    /// Takes its troubles and lies from a node, and gives it every key.
+    pub(super) fn make_well(&mut self) {
+        (self.up, self.lies, self.failing) = (true, false, 0);
+        self.slowness = 1 + self.slowness % 20;
+        self.keys = (0..KEYS).map(|key| sim_key(key, 0)).collect();
     }
 }
 
@@ -222,7 +238,11 @@ impl World {
             return;
         };
         sim.computing.insert(job.id);
-        let node = &self.nodes[sim.node];
+        let at = sim.node;
+        if let Some(vice) = self.vice(at) {
+            return self.compute_badly(link, job.id, number_in(&job.input), vice);
+        }
+        let node = &self.nodes[at];
         let (lies, slowness, failing) = (node.lies, node.slowness, node.failing);
         let takes = self.below(slowness + 1);
         let fails = failing > 0 && self.one_in(failing);

@@ -72,17 +72,7 @@ impl World {
             client.dispatcher.max_in_flight = 1000;
             client.links.truncate(self.nodes.len());
         }
-        let info = KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1; 91] };
-        let policy = KeyPolicy { identities: vec!["*".to_owned()], ..KeyPolicy::signing(["*"]) };
-        let key = |key| {
-            let (info, policy) = (info.clone(), policy.clone());
-            Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
-        };
-        for node in &mut self.nodes {
-            (node.up, node.lies, node.failing) = (true, false, 0);
-            node.slowness = 1 + node.slowness % 20;
-            node.keys = (0..KEYS).map(key).collect();
-        }
+        self.nodes.iter_mut().for_each(SimNode::make_well);
         let mut now = 100 + self.below(1000);
         let mut turn = self.pick(self.nodes.len());
         for _ in 0..2 + self.below(5) {
