@@ -31,10 +31,10 @@ if [[ ! -x $programs/promtool || ! -x $programs/prometheus ]]; then
 fi
 "$programs/promtool" check rules deploy/prometheus/alerts.yml
 "$programs/promtool" test rules deploy/prometheus/alerts.test.yml
-# Every metric that a rule or a panel names is one that the manager or the supervisor of a link has.
+# Every metric that a rule or a panel names is one that the manager, a node or the supervisor of a link has.
 python3 - <<'CHECK'
 import json, re, sys
-source = open("crates/manager/src/api/metrics.rs").read()
+source = open("crates/manager/src/api/metrics.rs").read() + open("crates/service/src/metrics.rs").read()
 # A link's families are named without the prefix.
 link = open("crates/vpn/src/supervise/metrics.rs").read()
 source += " ".join(f'"millrace_vpn_{name}"' for name in re.findall(r'"((?:link|member)_[a-z_]+)"', link))

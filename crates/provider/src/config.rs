@@ -61,11 +61,11 @@ pub enum WaitMode {
     Off,
 }
 
-/// Results that are verified with the public key. RSA results always are.
+/// Results that are verified with the public key. RSA signatures always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// RSA results; of other signatures only the form is checked.
-    Rsa,
+    /// Samples of the other signatures, and all of a node that is new or was wrong before.
+    On,
     /// Every signature.
     All,
 }
@@ -144,8 +144,8 @@ impl Default for Config {
             // A quarter of the deadline: what the process then does itself ends in time, too.
             fallback_after: Duration::from_millis(500),
             fallback: true,
-            // A second node does the work twice, so it is asked for.
-            hedge: Hedge::Off,
+            // A node that takes jobs and does none would cost its share of the handshakes otherwise.
+            hedge: Hedge::Adaptive,
             mode: WaitMode::Async,
             algorithms: [true; KeyType::ALL.len()],
             // Another implementation under the application is the administrator's choice.
@@ -153,7 +153,7 @@ impl Default for Config {
             pairs_ahead: true,
             choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
             kernel_bulk: None,
-            verify: Verify::Rsa,
+            verify: Verify::On,
             file: None,
         }
     }
@@ -364,7 +364,7 @@ impl Typed {
             },
             kernel_bulk: self.kernel_bulk()?,
             verify: match self.verify.as_ref().map(Switch::text) {
-                None | Some("on") => Verify::Rsa,
+                None | Some("on") => Verify::On,
                 Some("all") => Verify::All,
                 Some(_) => return Err(bad("verify", "is on or all; it cannot be switched off")),
             },
@@ -385,7 +385,7 @@ impl Typed {
 
     fn hedge(&self) -> Result<Hedge> {
         let after = milliseconds("hedge_after_ms", self.hedge_after_ms.as_ref())?;
-        Ok(match (is_on("hedge", self.hedge.as_ref(), false)?, after) {
+        Ok(match (is_on("hedge", self.hedge.as_ref(), true)?, after) {
             (false, _) => Hedge::Off,
             (true, Some(after)) => Hedge::After(after),
             (true, None) => Hedge::Adaptive,
@@ -548,12 +548,13 @@ mod tests {
     fn hedging_is_off_or_after_a_time_or_adaptive() {
         let hedge = |pairs: &[(&str, &str)]| section(pairs).expect("good").hedge;
         let after = ("hedge_after_ms", "30");
-        assert_eq!(hedge(&[]), Hedge::Off);
-        assert_eq!(hedge(&[after]), Hedge::Off);
+        assert_eq!(hedge(&[]), Hedge::Adaptive);
         assert_eq!(hedge(&[("hedge", "off"), after]), Hedge::Off);
         assert_eq!(hedge(&[("hedge", "on")]), Hedge::Adaptive);
         let time = Duration::from_millis(30);
-        assert_eq!(hedge(&[("hedge", "on"), after]), Hedge::After(time));
+        for pairs in [&[("hedge", "on"), after][..], &[after]] {
+            assert_eq!(hedge(pairs), Hedge::After(time));
+        }
     }
 
     #[test]

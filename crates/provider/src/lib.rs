@@ -42,6 +42,7 @@
 //! | [`process`] | the state of one process: pool, open keys, circuit breaker |
 //! | [`remote`] | the pool as traits, and their implementation over the client |
 //! | [`route`] | from a private operation to a verified result, without any pointer |
+//! | [`sampling`] | which signatures are verified, where verifying all would cost too much |
 //! | [`shared_cells`] | counters that other processes read |
 //! | [`stats`] | counters as parameters of the provider |
 //!
@@ -82,6 +83,7 @@ pub mod operation_params;
 pub mod process;
 pub mod remote;
 pub mod route;
+pub mod sampling;
 pub mod shared_cells;
 pub mod stats;
 

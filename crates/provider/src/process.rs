@@ -18,6 +18,7 @@ use crate::breaker::Breaker;
 use crate::oneshot::{Oneshot, Pause};
 use crate::open_key::OpenKey;
 use crate::remote::{FailureKind, Pool, PoolError};
+use crate::sampling::Sampler;
 use crate::stats::Stats;
 
 /// Time for which a refusal is remembered before the pool is asked again: a node may be reconfigured.
@@ -60,6 +61,8 @@ pub struct ProcessState {
     pool: Arc<dyn Pool>,
     /// Opens when the pool stops answering.
     pub breaker: Breaker,
+    /// Chooses the results that are verified.
+    pub sampler: Sampler,
     host_loop: OnceLock<Option<&'static HostLoop>>,
     keys: Mutex<HashMap<Arc<KeyIdentity>, KeyEntry>>,
 }
@@ -89,6 +92,7 @@ impl ProcessState {
         Self {
             pool,
             breaker: Breaker::default(),
+            sampler: Sampler::default(),
             host_loop: OnceLock::new(),
             keys: Mutex::default(),
         }

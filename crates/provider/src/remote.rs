@@ -8,8 +8,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_client::{ClientError, HostLoop, Pool as ClientPool, PoolConfig, RemoteKey};
-use millrace_client::{KeyRefusal, KeySelector};
+use millrace_client::{
+    ClientError, HostLoop, KeyRefusal, KeySelector, NodeReply, Pool as ClientPool, PoolConfig,
+    RemoteKey, ReplySource, WrongNodes,
+};
 use millrace_operation::{
     HashAlgorithms, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey,
 };
@@ -89,16 +91,35 @@ impl From<ClientError> for PoolError {
             | ClientError::Job(JobError::Busy | JobError::Draining) => FailureKind::Busy,
             ClientError::Job(JobError::OverQuota) => FailureKind::Quota,
             ClientError::Key(_) | ClientError::Untrusted(_) => FailureKind::Refused,
+            ClientError::Distrusted => FailureKind::WrongResult,
             ClientError::Job(JobError::Denied | JobError::NotOffered) => FailureKind::Denied,
             ClientError::Job(_) | ClientError::Cancelled => FailureKind::Failed,
             _ => FailureKind::NoNode,
         };
-        Self { kind, text: error.to_string(), asked: !matches!(error, ClientError::Busy) }
+        let asked = !matches!(error, ClientError::Busy | ClientError::Distrusted);
+        Self { kind, text: error.to_string(), asked }
+    }
+}
+
+/// A result of the pool, not yet checked.
+#[derive(Debug)]
+pub struct Answer {
+    /// The result.
+    pub output: Output,
+    /// The node that gave it, for a verdict.
+    pub source: ReplySource,
+    /// Name of that node.
+    pub node: Arc<str>,
+}
+
+impl From<NodeReply> for Answer {
+    fn from(reply: NodeReply) -> Self {
+        Self { output: reply.output, source: reply.source, node: reply.node }
     }
 }
 
 /// Called with the result of a job, on the client's I/O thread or in the host's event loop.
-pub type AnswerCallback = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
+pub type AnswerCallback = Box<dyn FnOnce(Result<Answer, PoolError>) + Send>;
 
 /// A pool of nodes.
 pub trait Pool: Send + Sync {
@@ -134,22 +155,31 @@ pub trait Remote: Send + Sync {
     /// Hashes that may be used with the key.
     fn hashes(&self) -> HashAlgorithms;
 
-    /// Does an operation. Blocks until `deadline` at most.
+    /// Does an operation, at other nodes than those of `wrong` if there are any. Blocks until `deadline` at most.
     fn call(
         &self,
         operation: &Operation,
         input: &[u8],
         deadline: Instant,
-    ) -> Result<Output, PoolError>;
+        wrong: WrongNodes,
+    ) -> Result<Answer, PoolError>;
 
-    /// Starts an operation; `done` is called exactly once, by `deadline`, unless this returns an error.
+    /// Starts an operation, at other nodes than those of `wrong` if there are any; `done` is called exactly once, by
+    /// `deadline`, unless this returns an error.
     fn submit(
         &self,
         operation: Operation,
         input: Vec<u8>,
         deadline: Instant,
+        wrong: WrongNodes,
         done: AnswerCallback,
     ) -> Result<(), PoolError>;
+
+    /// A result of this node is wrong. Returns `false` if it is in `wrong` already.
+    fn report_wrong(&self, source: ReplySource, wrong: &mut WrongNodes) -> bool;
+
+    /// A result on trial is right.
+    fn report_right(&self, source: ReplySource);
 }
 
 /// The pool of `config`, over the client. Nothing is connected yet.
@@ -211,8 +241,9 @@ impl Remote for ClientKey {
         operation: &Operation,
         input: &[u8],
         deadline: Instant,
-    ) -> Result<Output, PoolError> {
-        Ok(self.pool.call(&self.key, operation, input, deadline)?.output)
+        wrong: WrongNodes,
+    ) -> Result<Answer, PoolError> {
+        Ok(self.pool.call_elsewhere(&self.key, operation, input, deadline, wrong)?.into())
     }
 
     fn submit(
@@ -220,13 +251,22 @@ impl Remote for ClientKey {
         operation: Operation,
         input: Vec<u8>,
         deadline: Instant,
+        wrong: WrongNodes,
         done: AnswerCallback,
     ) -> Result<(), PoolError> {
-        let done = Box::new(move |result: Result<millrace_client::NodeReply, ClientError>| {
-            done(result.map(|reply| reply.output).map_err(PoolError::from));
+        let done = Box::new(move |result: Result<NodeReply, ClientError>| {
+            done(result.map(Answer::from).map_err(PoolError::from));
         });
-        self.pool.submit(&self.key, operation, input, deadline, done)?;
+        self.pool.submit_elsewhere(&self.key, operation, input, deadline, wrong, done)?;
         Ok(())
+    }
+
+    fn report_wrong(&self, source: ReplySource, wrong: &mut WrongNodes) -> bool {
+        self.pool.report_wrong(source, wrong)
+    }
+
+    fn report_right(&self, source: ReplySource) {
+        self.pool.report_right(source);
     }
 }
 
@@ -246,6 +286,7 @@ mod tests {
             (ClientError::Cancelled, Failed),
             (ClientError::Key(KeyRefusal::NoSuchKey), Refused),
             (ClientError::Untrusted(String::new()), Refused),
+            (ClientError::Distrusted, WrongResult),
             (ClientError::Key(KeyRefusal::ImportDisabled), Refused),
             (ClientError::Key(KeyRefusal::TooManyKeys), Busy),
             (ClientError::Key(KeyRefusal::Draining), Busy),

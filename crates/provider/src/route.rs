@@ -9,12 +9,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use millrace_client::WrongNodes;
 use millrace_operation::{Operation, Output};
 
 use crate::config::Config;
 use crate::oneshot::{Oneshot, Pause};
 use crate::process::{KeyIdentity, ProcessState, Source};
-use crate::remote::{FailureKind, PoolError, Remote};
+use crate::remote::{Answer, FailureKind, PoolError, Remote};
+use crate::sampling::Scrutiny;
 use crate::stats::Stats;
 
 /// A private operation that is to be done in the pool: where, how, and with which key.
@@ -40,8 +42,8 @@ impl std::fmt::Debug for PooledOperation<'_> {
 }
 
 impl PooledOperation<'_> {
-    /// Does the operation in the pool. `check` says whether a result is right; a wrong one is never
-    /// returned.
+    /// Does the operation in the pool. `check` says whether a result is right, as far as it is to look; a result that
+    /// it finds to be wrong is never returned.
     ///
     /// # Errors
     /// The pool did not do it. With a local key the caller then does it itself.
@@ -50,7 +52,7 @@ impl PooledOperation<'_> {
         operation: &Operation,
         input: &[u8],
         source: impl FnOnce() -> Result<Source, PoolError>,
-        check: &dyn Fn(&[u8]) -> bool,
+        check: &dyn Fn(&[u8], Scrutiny) -> bool,
     ) -> Result<Output, PoolError> {
         let breaker = &self.process.breaker;
         if self.local && !breaker.try_admit(Instant::now()) {
@@ -73,13 +75,13 @@ impl PooledOperation<'_> {
         result
     }
 
-    /// One attempt; a second one after a wrong result, if only the pool has the key.
+    /// Attempts until a result is right: each node is asked once, and a single one twice if only the pool has the key.
     fn attempts(
         &self,
         operation: &Operation,
         input: &[u8],
         source: impl FnOnce() -> Result<Source, PoolError>,
-        check: &dyn Fn(&[u8]) -> bool,
+        check: &dyn Fn(&[u8], Scrutiny) -> bool,
     ) -> Result<Output, PoolError> {
         let time = if self.local { self.config.fallback_after } else { self.config.deadline };
         let deadline = Instant::now() + time;
@@ -87,25 +89,33 @@ impl PooledOperation<'_> {
         if key.denied_lately(operation, Instant::now()) {
             return Err(denied(operation).unasked());
         }
-        let attempts = if self.local { 1 } else { 2 };
-        for attempt in 0..attempts {
-            let result = self.once(&key.remote, operation, input, deadline);
-            if attempt == 0 {
+        let mut wrong = WrongNodes::default();
+        let mut is_first = true;
+        loop {
+            let result = self.once(&key.remote, operation, input, deadline, wrong);
+            if std::mem::take(&mut is_first) {
                 self.count_wait();
             }
-            let output = match result {
+            let Answer { output, source, node } = match result {
                 Err(error) if error.kind == FailureKind::Denied => {
                     key.deny(operation, Instant::now());
                     return Err(denied(operation));
                 }
                 result => result?,
             };
-            if check(&output) {
+            let scrutiny = if source.is_doubtful() { Scrutiny::Full } else { Scrutiny::Sample };
+            if check(&output, scrutiny) {
+                if source.is_on_trial() {
+                    key.remote.report_right(source);
+                }
                 return Ok(output);
             }
             self.stats.wrong_results.add();
+            if !key.remote.report_wrong(source, &mut wrong) {
+                let text = format!("node `{node}` answered with a wrong result");
+                return Err(PoolError::new(FailureKind::WrongResult, text));
+            }
         }
-        Err(PoolError::new(FailureKind::WrongResult, "the pool answered with a wrong result"))
     }
 
     fn once(
@@ -114,14 +124,15 @@ impl PooledOperation<'_> {
         operation: &Operation,
         input: &[u8],
         deadline: Instant,
-    ) -> Result<Output, PoolError> {
+        wrong: WrongNodes,
+    ) -> Result<Answer, PoolError> {
         let Some(pause) = self.pause else {
-            return remote.call(operation, input, deadline);
+            return remote.call(operation, input, deadline, wrong);
         };
         let oneshot = Oneshot::new(Some(pause.waker()));
         let result = Arc::clone(&oneshot);
         let done = Box::new(move |output| result.put(output));
-        remote.submit(operation.clone(), input.to_vec(), deadline, done)?;
+        remote.submit(operation.clone(), input.to_vec(), deadline, wrong, done)?;
         oneshot.wait(Some(pause), deadline).unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 
@@ -169,7 +180,9 @@ fn denied(operation: &Operation) -> PoolError {
 mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
+    use millrace_client::ReplySource;
     use millrace_operation::{Hash, HashAlgorithms, KeyInfo, KeyType, OperationKind, OperationSet};
 
     use super::*;
@@ -181,7 +194,7 @@ mod tests {
     /// Answers what its script says; nothing is computed.
     struct Scripted(Script);
 
-    struct ScriptedKey(KeyInfo, Script);
+    struct ScriptedKey(KeyInfo, Script, AtomicU32);
 
     impl Pool for Scripted {
         fn open(
@@ -191,7 +204,7 @@ mod tests {
             _: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
             let info = KeyInfo { key_type: KeyType::Rsa { bits: 2048 }, spki: vec![1, 2, 3] };
-            Ok(Arc::new(ScriptedKey(info, Arc::clone(&self.0))))
+            Ok(Arc::new(ScriptedKey(info, Arc::clone(&self.0), AtomicU32::new(0))))
         }
 
         fn import(
@@ -216,19 +229,38 @@ mod tests {
             [Hash::Sha256].into_iter().collect()
         }
 
-        fn call(&self, _: &Operation, _: &[u8], _: Instant) -> Result<Output, PoolError> {
+        fn call(
+            &self,
+            _: &Operation,
+            _: &[u8],
+            _: Instant,
+            _: WrongNodes,
+        ) -> Result<Answer, PoolError> {
             let next = self.1.lock().expect("script").pop_front().expect("one more answer");
-            next.map(Output::new).map_err(|kind| PoolError::new(kind, "scripted"))
+            let answer = |output| Answer {
+                output: Output::new(output),
+                source: ReplySource::default(),
+                node: Arc::from("scripted"),
+            };
+            next.map(answer).map_err(|kind| PoolError::new(kind, "scripted"))
         }
+
+        /// Every second wrong result is of a node that was wrong before.
+        fn report_wrong(&self, _: ReplySource, _: &mut WrongNodes) -> bool {
+            self.2.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+        }
+
+        fn report_right(&self, _: ReplySource) {}
 
         fn submit(
             &self,
             operation: Operation,
             input: Vec<u8>,
             deadline: Instant,
+            wrong: WrongNodes,
             done: AnswerCallback,
         ) -> Result<(), PoolError> {
-            done(self.call(&operation, &input, deadline));
+            done(self.call(&operation, &input, deadline, wrong));
             Ok(())
         }
     }
@@ -264,7 +296,7 @@ mod tests {
             };
             let operation = Operation::RsaPkcs1Sign { hash };
             request
-                .perform(&operation, &[0; 32], || Ok(Source::Resident), &|output| {
+                .perform(&operation, &[0; 32], || Ok(Source::Resident), &|output, _| {
                     output == b"right"
                 })
                 .map_err(|error| error.kind)
@@ -292,19 +324,26 @@ mod tests {
 
     #[test]
     fn wrong_result_is_never_returned() {
-        let bench = Bench::new([wrong(), right()]);
+        let bench = Bench::new([wrong(), Err(FailureKind::WrongResult), right()]);
         assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(FailureKind::WrongResult));
-        assert_eq!(bench.left(), 1, "the local key is the second attempt");
+        assert_eq!(bench.left(), 1, "the client had no other node for a local key");
         assert_eq!(bench.stats.fallback_wrong_result.get(), 1);
         assert_eq!(bench.stats.wrong_results.get(), 1);
     }
 
     #[test]
+    fn wrong_result_is_followed_by_another_nodes() {
+        let bench = Bench::new([wrong(), right()]);
+        assert!(bench.sign(true, Hash::Sha256).is_ok());
+        assert_eq!((bench.stats.pooled.get(), bench.stats.fallback.get()), (1, 0));
+        assert_eq!(bench.stats.wrong_results.get(), 1);
+    }
+
+    #[test]
     fn resident_key_is_tried_twice_after_a_wrong_result() {
-        let bench = Bench::new([wrong(), right(), wrong(), wrong()]);
-        assert!(bench.sign(false, Hash::Sha256).is_ok());
+        let bench = Bench::new([wrong(), wrong()]);
         assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(FailureKind::WrongResult));
-        assert_eq!(bench.stats.wrong_results.get(), 3);
+        assert_eq!(bench.stats.wrong_results.get(), 2);
         assert_eq!(bench.stats.failed.get(), 1);
     }
 
@@ -386,10 +425,7 @@ mod tests {
             (FailureKind::WrongResult, |s| s.fallback_wrong_result.get()),
         ];
         for (kind, counter) in reasons {
-            let answers = (0..3).map(|_| match kind {
-                FailureKind::WrongResult => wrong(),
-                _ => Err(kind),
-            });
+            let answers = (0..3).map(|_| Err(kind));
             let bench = Bench::new(answers.chain([right()]));
             for _ in 0..3 {
                 assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(kind));

@@ -167,7 +167,7 @@ pub(crate) struct ProviderArgs {
     /// Deadline of an operation, 1ms to 60s [default: 2s]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) deadline: Option<Duration>,
-    /// Whether a slow operation is also sent to a second node [default: off]
+    /// Whether a slow operation is also sent to a second node [default: on]
     #[arg(
         hide_short_help = true,
         long,
@@ -179,7 +179,7 @@ pub(crate) struct ProviderArgs {
     /// Hedge after this time, 1ms to 60s [default: recent 95th percentile]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) hedge_after: Option<Duration>,
-    /// Which signatures to verify before use: RSA (on) or all [default: on]
+    /// Which signatures to verify before use: RSA and samples (on), or all [default: on]
     #[arg(hide_short_help = true, long, value_enum, value_name = "SIGNATURES")]
     pub(crate) verify: Option<VerifyArg>,
     /// Name that the certificate of a tcp: node must contain [default: the host]
@@ -238,7 +238,7 @@ pub(crate) enum Compression {
 /// The signatures to verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VerifyArg {
-    /// RSA signatures
+    /// RSA signatures, and samples of others
     On,
     /// All signatures
     All,

@@ -250,6 +250,7 @@ fn edges(edges: &[EdgeRow]) -> Table {
         (">jobs", &|row| row.counts.jobs().to_string()),
         (">async", &|row| percentage(row.counts.paused, row.counts.jobs())),
         (">hedged", &|row| hedged(&row.counts).to_string()),
+        (">wrong", &|row| row.counts.wrong_results.to_string()),
         ("fallbacks", &|row| fallbacks(&row.counts)),
     ])
 }

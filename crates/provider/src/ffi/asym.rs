@@ -96,7 +96,7 @@ impl OneShot for Crypting {
         let request = operation_params::rsa_decrypt(&settings)
             .filter(|_| ciphertext.len() == modulus_len && (!tls || room >= PREMASTER))
             .map(|operation| (operation, ciphertext.to_vec()));
-        private::run(key, request, &|output| {
+        private::run(key, request, &|output, _| {
             if tls { output.len() == PREMASTER } else { output.len() <= modulus_len }
         })
     }

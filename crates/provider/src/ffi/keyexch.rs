@@ -96,7 +96,7 @@ impl Finish for Agreeing {
         let request = operation.map(|operation| (operation, public));
         // On the NIST curves there is a point whose x is zero; elsewhere zero means a peer of small order.
         let zero_is_good = context.row.scheme == Scheme::Ecdh;
-        let output = private::run(key, request, &|output| {
+        let output = private::run(key, request, &|output, _| {
             output.len() == secret_len && (zero_is_good || output.iter().any(|byte| *byte != 0))
         })?;
         Ok(output.map(|mut output| match context.row.scheme {

@@ -12,19 +12,20 @@ use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
 use crate::remote::{FailureKind, PoolError};
 use crate::route::PooledOperation;
+use crate::sampling::Scrutiny;
 
 /// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
 /// data, which has the private part then.
 ///
 /// `operation` is the typed operation with its input, `None` if the pool offers none for the application's settings.
-/// `check` says whether a result is right.
+/// `check` says whether a result is right, as far as it is to look.
 ///
 /// # Errors
 /// The pool did not do it, and this process does not have the private key.
 pub(crate) fn run(
     key: &Key,
     operation: Option<(Operation, Vec<u8>)>,
-    check: &dyn Fn(&[u8]) -> bool,
+    check: &dyn Fn(&[u8], Scrutiny) -> bool,
 ) -> Result<Option<Output>> {
     let provider = key.provider;
     if let Some(signer) = key.signer() {

@@ -9,6 +9,7 @@
 //! the message, too, and can finish the signature at any moment.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::time::Instant;
 
 use millrace_operation::{Hash, MAX_INPUT_LEN, MlDsaInput, Operation, Output};
 
@@ -31,6 +32,7 @@ use crate::algorithms::{AlgorithmRow, Scheme, Signature, each_signature};
 use crate::config::Verify;
 use crate::error::{Error, Reason, Result};
 use crate::operation_params::{self, Digest, PAD_PSS, RsaSign};
+use crate::sampling::{SampleRate, Scrutiny};
 
 type Context = Wrapped<Signing>;
 
@@ -235,7 +237,7 @@ impl Context {
     /// Signs the message that was given in parts. `None` if the inner context has to do it.
     fn sign_running(&mut self, key: &Key) -> Result<Option<Output>> {
         let Some(digest) = &mut self.state.digest else {
-            return private::run(key, None, &|_| false);
+            return private::run(key, None, &|_, _| false);
         };
         let mut value = [0; MAX_DIGEST];
         let len = digest.finish(&mut value)?;
@@ -245,13 +247,13 @@ impl Context {
     /// Signs a digest in the pool. `None` if the inner context has to do it.
     fn sign_digest(&self, key: &Key, digest: &[u8]) -> Result<Option<Output>> {
         if self.state.special {
-            return private::run(key, None, &|_| false);
+            return private::run(key, None, &|_, _| false);
         }
         match self.row.scheme {
             Scheme::Rsa => {
                 let settings = self.rsa_settings(key)?;
                 let request = operation_params::rsa_sign(&settings, digest);
-                private::run(key, request, &|output| {
+                private::run(key, request, &|output, _| {
                     self.rsa_verifies(key, &settings, output, digest)
                 })
             }
@@ -263,7 +265,7 @@ impl Context {
             | Scheme::Ecdh
             | Scheme::X25519
             | Scheme::X448
-            | Scheme::Dh => private::run(key, None, &|_| false),
+            | Scheme::Dh => private::run(key, None, &|_, _| false),
         }
     }
 
@@ -276,7 +278,11 @@ impl Context {
     ) -> Result<Option<Output>> {
         let request = operation_params::dsa_hash(self.digest_set(), digest)
             .map(|hash| (operation(hash), digest.to_vec()));
-        private::run(key, request, &|output| self.dsa_verifies(key, output, digest))
+        private::run(key, request, &|output, scrutiny| {
+            operation_params::is_dsa_signature(output)
+                && (!self.is_verified(key, output, scrutiny)
+                    || self.digest_verifies(key, &[Param::END], output, digest))
+        })
     }
 
     /// Signs a whole message in the pool. `None` if the inner context has to do it.
@@ -293,14 +299,14 @@ impl Context {
             | Scheme::Ecdh
             | Scheme::X25519
             | Scheme::X448
-            | Scheme::Dh => return private::run(key, None, &|_| false),
+            | Scheme::Dh => return private::run(key, None, &|_, _| false),
         };
         if self.state.special || message.len() > MAX_INPUT_LEN {
-            return private::run(key, None, &|_| false);
+            return private::run(key, None, &|_, _| false);
         }
-        private::run(key, Some((operation, message.to_vec())), &|output| {
+        private::run(key, Some((operation, message.to_vec())), &|output, scrutiny| {
             output.len() == len
-                && (key.provider.config.verify != Verify::All
+                && (!self.is_verified(key, output, scrutiny)
                     || self.message_verifies(key, output, message))
         })
     }
@@ -322,11 +328,22 @@ impl Context {
         self.digest_verifies(key, &request, signature, digest)
     }
 
-    /// Checks the form of an (EC)DSA signature from the pool, and verifies it if so configured.
-    fn dsa_verifies(&self, key: &Key, signature: &[u8], digest: &[u8]) -> bool {
-        operation_params::is_dsa_signature(signature)
-            && (key.provider.config.verify != Verify::All
-                || self.digest_verifies(key, &[Param::END], signature, digest))
+    /// Whether this signature, which is not by RSA, is verified with the public key.
+    fn is_verified(&self, key: &Key, signature: &[u8], scrutiny: Scrutiny) -> bool {
+        let provider = key.provider;
+        match (provider.config.verify, scrutiny) {
+            (Verify::All, _) | (Verify::On, Scrutiny::Full) => true,
+            (Verify::On, Scrutiny::Form) => false,
+            (Verify::On, Scrutiny::Sample) => {
+                let is_quick = match self.row.scheme {
+                    Scheme::Ecdsa => signature.len() <= QUICK_ECDSA_LEN,
+                    Scheme::Ed25519 | Scheme::MlDsa(_) => true,
+                    _ => false,
+                };
+                let rate = if is_quick { SampleRate::QUICK } else { SampleRate::SLOW };
+                provider.process().sampler.picks(rate, Instant::now())
+            }
+        }
     }
 
     fn digest_verifies(
@@ -405,6 +422,9 @@ impl Context {
         Ok(status == 1)
     }
 }
+
+/// Longest ECDSA signature by a curve of 256 bits, in bytes. OpenSSL verifies those of larger curves slowly.
+const QUICK_ECDSA_LEN: usize = 72;
 
 /// Input of a signature.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use super::stack;
 use super::state::Provider;
 use crate::algorithms::{KeyType, Primitive};
 use crate::error::{Error, Reason, Result};
+use crate::sampling::Scrutiny;
 
 /// A key of the application that AWS-LC signs with. AWS-LC wipes its copy when it is dropped.
 pub(super) struct Signer {
@@ -51,10 +52,10 @@ impl Signer {
         provider: &Provider,
         operation: &Operation,
         input: &[u8],
-        check: &dyn Fn(&[u8]) -> bool,
+        check: &dyn Fn(&[u8], Scrutiny) -> bool,
     ) -> Option<Output> {
         let output = self.signature(provider, operation, input).ok()?;
-        if !check(&output) {
+        if !check(&output, Scrutiny::Form) {
             provider.stats.wrong_results.add();
             return None;
         }
