@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_operation::JobError;
 use millrace_wire::{ClientMessage, Decoder, JobCompletion, Message, NodeMessage};
 
 use crate::wait;
@@ -44,6 +45,16 @@ pub enum Fault {
     WrongResult,
     /// Completions arrive twice.
     Twice,
+    /// Completions are for jobs that were never submitted.
+    ForeignIds,
+    /// Frames of completions lack their last byte, and say so.
+    Short,
+    /// Everything arrives byte by byte, with this pause between two.
+    Drip(Duration),
+    /// Answers to requests for keys vanish.
+    NoKeys,
+    /// Every completion says that the job failed.
+    Failing(JobError),
 }
 
 /// A running proxy. Ends on drop.
@@ -288,6 +299,9 @@ impl ProxyShared {
             bytes
         };
         let NodeMessage::Complete(completions) = &mut message else {
+            if fault == Fault::NoKeys && matches!(message, NodeMessage::KeyOpened { .. }) {
+                return true;
+            }
             queue.push(Some((now, bytes_of(&message))));
             return true;
         };
@@ -314,8 +328,24 @@ impl ProxyShared {
                 queue.push(Some((now, bytes_of(&message))));
                 queue.push(Some((now, bytes_of(&message))));
             }
+            Fault::ForeignIds => {
+                completions.iter_mut().for_each(|completion| completion.id ^= 1 << 40);
+                queue.push(Some((now, bytes_of(&message))));
+            }
+            Fault::Short => {
+                let mut bytes = bytes_of(&message);
+                // The first four bytes are the length of the payload, which never ends at a byte of 0.
+                let length = u32::from_le_bytes(bytes[..4].try_into().expect("a header"));
+                bytes[..4].copy_from_slice(&(length - 1).to_le_bytes());
+                bytes.pop();
+                queue.push(Some((now, bytes)));
+            }
+            Fault::Failing(error) => {
+                completions.iter_mut().for_each(|completion| completion.result = Err(error));
+                queue.push(Some((now, bytes_of(&message))));
+            }
             Fault::Hold => self.hold(queue, (now, bytes_of(&message))),
-            Fault::None | Fault::Refuse => {
+            Fault::None | Fault::Refuse | Fault::Drip(_) | Fault::NoKeys => {
                 queue.push(Some((now, bytes_of(&message))));
             }
         }
@@ -347,6 +377,16 @@ impl ProxyShared {
         }
     }
 
+    /// Waits between two bytes, if everything arrives in drips. False ends the connection.
+    fn pause_of_a_drip(&self) -> bool {
+        let state = self.state();
+        let Fault::Drip(pause) = state.fault else {
+            return true;
+        };
+        let (state, _) = self.changed.wait_timeout(state, pause).expect("no panic");
+        !state.stopped
+    }
+
     /// Delivers from the queue to the client, each item when it is due.
     fn deliver(&self, queue: &Queue, mut client: UnixStream) {
         while let Some((due, bytes)) = queue.pop() {
@@ -358,9 +398,16 @@ impl ProxyShared {
                 }
                 state = self.changed.wait_timeout(state, left).expect("no panic").0;
             }
-            let stopped = state.stopped;
+            let (stopped, fault) = (state.stopped, state.fault);
             drop(state);
-            if stopped || client.write_all(&bytes).is_err() {
+            let pieces = match fault {
+                Fault::Drip(_) => bytes.chunks(1),
+                _ => bytes.chunks(bytes.len().max(1)),
+            };
+            let sent = pieces
+                .into_iter()
+                .all(|piece| client.write_all(piece).is_ok() && self.pause_of_a_drip());
+            if stopped || !sent {
                 break;
             }
         }

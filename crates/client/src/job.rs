@@ -232,9 +232,12 @@ impl Job {
         matches!(self.request, JobRequest::Operation { .. })
     }
 
-    /// Whether the job's owner can verify the result with the public key alone.
+    /// Whether a wrong result does no harm: its owner can verify it with the public key alone, or there is none.
     pub(crate) fn is_proof(&self) -> bool {
-        matches!(&self.request, JobRequest::Operation { operation, .. } if operation.is_signature())
+        match &self.request {
+            JobRequest::OpenKey => true,
+            JobRequest::Operation { operation, .. } => operation.is_signature(),
+        }
     }
 
     /// What matters for the choice of a node.

@@ -61,9 +61,10 @@ const BACKOFF_BASE: Duration = Duration::from_millis(50);
 /// Last bound of that wait: an idle process finds a node that came back after this time at most.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Wait after a failed connection to a unix socket while there are jobs. An attempt costs some microseconds
-/// and loads no other machine.
-const NEAR_RETRY: Duration = Duration::from_millis(50);
+/// Longest wait after a failed connection to a unix socket while there are jobs. An attempt costs some microseconds and
+/// loads no other machine. The wait is random, from half of it: with a constant one a client may miss a node that
+/// restarts in step with it.
+const NEAR_RETRY: Duration = Duration::from_millis(20);
 
 /// Longest wait after a failed connection over TCP while a job has no node: a tenth of the default deadline. The
 /// wait is random, from half of it, so that the clients of a node do not come back together.
@@ -247,8 +248,8 @@ impl ConfiguredNode {
         let bound = BACKOFF_BASE.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
         self.failures = self.failures.saturating_add(1);
         self.last_error = why;
-        let retry =
-            if self.is_near { NEAR_RETRY } else { FAR_RETRY / 2 + random.up_to(FAR_RETRY / 2) };
+        let longest = if self.is_near { NEAR_RETRY } else { FAR_RETRY };
+        let retry = longest / 2 + random.up_to(longest / 2);
         self.state =
             ConnectionState::Backoff { until: now + random.up_to(bound), soonest: now + retry };
     }
@@ -365,7 +366,7 @@ mod tests {
         let now = Instant::now();
         let mut random = Random::new();
         for (endpoint, shortest, longest) in
-            [("unix:/x", NEAR_RETRY, NEAR_RETRY), ("tcp:a:1", FAR_RETRY / 2, FAR_RETRY)]
+            [("unix:/x", NEAR_RETRY / 2, NEAR_RETRY), ("tcp:a:1", FAR_RETRY / 2, FAR_RETRY)]
         {
             for _ in 0..100 {
                 let mut node = node(endpoint, now);

@@ -289,6 +289,7 @@ fn edges(report: &EdgeReport) -> Edges {
         pooled: report.get(EdgeCounter::Pooled),
         paused: report.get(EdgeCounter::Paused),
         blocking: report.get(EdgeCounter::Blocking),
+        wrong: report.get(EdgeCounter::WrongResults),
         fallbacks: report.iter().filter_map(fallback).collect(),
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct Candidates {
     trial: Option<NodeIndex>,
     /// A node has no room.
     full: bool,
+    /// A node that is out has no room.
+    out_is_full: bool,
     /// The pause that ends first, of those that nodes announced for this key. `None` if no node did.
     paused: Option<KeyPause>,
     /// The nodes without a connection that is ready.
@@ -64,7 +66,7 @@ impl Candidates {
             (Some(pause), _) if pause.over_quota => ClientError::Job(JobError::OverQuota),
             (Some(_), _) => ClientError::Busy,
             (None, Some(refused)) => refused,
-            (None, None) if !self.out.is_empty() || !self.wrong.is_empty() => {
+            (None, None) if self.out_is_full || !self.out.is_empty() || !self.wrong.is_empty() => {
                 ClientError::Distrusted
             }
             (None, None) => ClientError::NoNode(describe_errors(nodes)),
@@ -171,8 +173,8 @@ impl Dispatcher {
         if let Some(node) = self.better_of_two(last, now).filter(|_| !has_better) {
             return Assignment::Node(node);
         }
-        if candidates.full || resumes || !candidates.absent.is_empty() || !candidates.out.is_empty()
-        {
+        let has_out = candidates.out_is_full || !candidates.out.is_empty();
+        if candidates.full || resumes || has_out || !candidates.absent.is_empty() {
             self.resume_after_pauses(candidates.out, now);
             return Assignment::Wait;
         }
@@ -223,7 +225,7 @@ impl Dispatcher {
                 let first = candidates.paused.filter(|first| first.until <= pause.until);
                 candidates.paused = first.or(Some(pause));
             } else if !ready.has_room() {
-                candidates.full |= !is_out;
+                *(if is_out { &mut candidates.out_is_full } else { &mut candidates.full }) = true;
             } else if is_out {
                 if demand.may_try && node.standing.may_try(demand.is_proof, now) {
                     candidates.trial = Some(index);
@@ -353,15 +355,13 @@ impl Dispatcher {
     /// if its connection was lost, with those of the other nodes.
     fn retry(&mut self, id: JobRef, failed: FailedAttempt, now: Instant) {
         let FailedAttempt { node, reason, error } = failed;
+        let is_lost = matches!(reason, Retry::Lost | Retry::Unsent);
         let Some(job) = self.jobs.get(id) else {
             return;
         };
         if job.retries >= MAX_RETRIES || job.deadline <= now {
-            let error = if reason == Retry::Lost {
-                ClientError::NoNode(describe_errors(&self.nodes))
-            } else {
-                error
-            };
+            let error =
+                if is_lost { ClientError::NoNode(describe_errors(&self.nodes)) } else { error };
             return self.end(id, Err(error));
         }
         // A node that said when it takes such a job again gets it then, if no other node takes it before. Where this
@@ -379,13 +379,13 @@ impl Dispatcher {
         if !same_node_again {
             job.tried.insert(node);
         }
-        if reason == Retry::Lost {
+        if is_lost {
             job.lost.insert(node);
         }
         if reason == Retry::Failed {
             job.failed.insert(node);
         }
-        if reason != Retry::KeyRefused {
+        if reason.counts() {
             job.retries += 1;
         }
         job.hedge_from = None;
@@ -399,8 +399,7 @@ impl Dispatcher {
                 if reason.costs() {
                     self.budget.give_back();
                 }
-                let lost = reason == Retry::Lost;
-                self.end(id, Err(if lost { elsewhere } else { error }));
+                self.end(id, Err(if is_lost { elsewhere } else { error }));
             }
         }
     }

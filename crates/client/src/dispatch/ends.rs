@@ -132,7 +132,7 @@ impl Dispatcher {
     pub(super) fn count_retry(&mut self, reason: Retry) {
         let retries = &mut self.totals.retries;
         let counter = match reason {
-            Retry::Lost => &mut retries.connection_lost,
+            Retry::Lost | Retry::Unsent => &mut retries.connection_lost,
             Retry::Busy => &mut retries.busy,
             Retry::OverQuota => &mut retries.over_quota,
             Retry::Draining => &mut retries.draining,

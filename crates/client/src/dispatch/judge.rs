@@ -17,7 +17,7 @@ use millrace_operation::JobError;
 
 use super::Dispatcher;
 use crate::job::{JobRef, ReplySource, Slot};
-use crate::node::NodeIndex;
+use crate::node::{ConfiguredNode, NodeIndex};
 use crate::standing::Offence;
 
 /// Shortest patience. Shorter silences come from the scheduler of a busy machine.
@@ -39,7 +39,7 @@ const LOOK_SELDOM: Duration = Duration::from_secs(1);
 /// The attempts that nodes have not answered, and the times at which they are looked at.
 pub(super) struct Looks {
     /// Start, job and number of each attempt in the order of their starts, and of some that were answered or whose node
-    /// is out. Bound: twice the entries of the table of jobs, and those that started within [`MIN_PATIENCE`].
+    /// is out. Bound: twice `max_in_flight`; further ones are not watched before the next look.
     attempts: VecDeque<(Instant, JobRef, u8)>,
     /// Earliest time of the next one.
     not_before: Instant,
@@ -171,6 +171,9 @@ impl Dispatcher {
 
     /// Tries again to find second nodes: there may be room now.
     pub(super) fn rescue_stranded(&mut self, now: Instant) {
+        if !self.nodes.iter().any(ConfiguredNode::is_good) {
+            return;
+        }
         for node in 0..self.nodes.len() {
             if self.nodes[node].strands_jobs {
                 self.rescue(node, now);
@@ -200,7 +203,7 @@ impl Dispatcher {
 
     /// An attempt starts.
     pub(super) fn look_at(&mut self, id: JobRef, number: u8, now: Instant) {
-        if self.nodes.len() > 1 {
+        if self.nodes.len() > 1 && self.looks.attempts.len() < 2 * self.max_in_flight {
             self.looks.attempts.push_back((now, id, number));
         }
     }

@@ -408,10 +408,12 @@ impl Dispatcher {
             let Some(slot) = job.attempts.slot_at(node) else {
                 continue;
             };
+            // Opening a key may be what ends the connection.
+            let unsent = job.is_operation() && job.awaits_key_at(node);
             job.attempts[slot] = None;
             if job.is_pending() {
-                let failed =
-                    FailedAttempt { node, reason: Retry::Lost, error: ClientError::TimedOut };
+                let reason = if unsent { Retry::Unsent } else { Retry::Lost };
+                let failed = FailedAttempt { node, reason, error: ClientError::TimedOut };
                 self.attempt_failed(id, slot, failed, now);
             } else {
                 self.remove_if_over(id);

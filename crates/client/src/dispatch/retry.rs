@@ -15,6 +15,8 @@ pub(super) const MAX_RETRIES: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     Lost,
+    /// The connection was lost before the job was sent over it.
+    Unsent,
     Busy,
     OverQuota,
     Draining,
@@ -42,7 +44,12 @@ impl Retry {
 
     /// Whether the failure is the connection's: the job may go to the same node over the next one.
     pub(super) fn leaves_with_the_connection(self) -> bool {
-        matches!(self, Self::Lost | Self::Draining)
+        matches!(self, Self::Lost | Self::Unsent | Self::Draining)
+    }
+
+    /// Whether it counts towards [`MAX_RETRIES`]: the node had the job.
+    pub(super) fn counts(self) -> bool {
+        !matches!(self, Self::KeyRefused | Self::Unsent)
     }
 
     /// Whether the retry adds load to nodes that work. A lost connection's jobs load no node twice.

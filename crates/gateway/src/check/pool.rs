@@ -167,6 +167,9 @@ pub struct Edges {
     pub paused: u64,
     /// Operations for which a thread of the application waited, blocked.
     pub blocking: u64,
+    /// Results of nodes that did not verify, and answers that broke the protocol.
+    #[serde(default)]
+    pub wrong: u64,
     /// Operations computed by the edge itself, by reason.
     pub fallbacks: BTreeMap<String, u64>,
 }
@@ -177,6 +180,7 @@ impl Edges {
         self.pooled += after.pooled.saturating_sub(before.pooled);
         self.paused += after.paused.saturating_sub(before.paused);
         self.blocking += after.blocking.saturating_sub(before.blocking);
+        self.wrong += after.wrong.saturating_sub(before.wrong);
         for (reason, count) in &after.fallbacks {
             let earlier = before.fallbacks.get(reason).copied().unwrap_or(0);
             if *count > earlier {

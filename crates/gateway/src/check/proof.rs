@@ -169,7 +169,17 @@ fn prove_pooled(
     let told_waited = told.as_ref().map(|told| told.paused.min(of.saturating_sub(told.blocking)));
     asynchronous(waited, told_waited, of, report);
     if let Some(told) = told {
+        wrong_results(&told, report);
         fallbacks(&told, report);
+    }
+}
+
+/// The results that the provider of the gateway found to be wrong.
+fn wrong_results(told: &Edges, report: &mut CheckReport) {
+    if told.wrong > 0 {
+        let seen = format!("{} results of nodes did not verify, or broke the protocol", told.wrong);
+        let remedy = "millrace status on each node: look for quarantined backends; take that node out of `pool`";
+        report.add("wrong results", Failure, seen, remedy);
     }
 }
 

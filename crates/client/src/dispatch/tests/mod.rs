@@ -5,6 +5,7 @@
 //! misbehave is tested over sockets in `tests/`, and over random schedules in [`simulation`].
 
 mod hedging;
+mod judging;
 mod retry_after;
 mod simulation;
 
