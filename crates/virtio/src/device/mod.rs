@@ -16,6 +16,7 @@ mod symmetric;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,6 +171,8 @@ pub struct Device {
     ops: Option<Bucket>,
     bytes: Option<Bucket>,
     counters: Arc<DeviceCounters>,
+    /// Whether a former process has counted the present request.
+    is_counted: bool,
 }
 
 /// A job at the pool, or on its way there.
@@ -200,16 +203,23 @@ impl Device {
             ops: None,
             bytes: None,
             counters,
+            is_counted: false,
         };
         device.set_limits(limits, now);
         device
     }
 
-    /// Changes the limits, from the next request on.
+    /// Changes the limits, from the next request on. What is left of a limit stays.
     pub fn set_limits(&mut self, limits: DeviceLimits, now: Instant) {
-        let bucket = |rate: u64| Bucket::new(rate, (rate / 10).max(1), now);
-        self.ops = limits.ops.map(bucket);
-        self.bytes = limits.bps.map(bucket);
+        let changed = |before: Option<Bucket>, rate: u64| {
+            let depth = (rate / 10).max(1);
+            match before {
+                Some(bucket) => bucket.with_rate(rate, depth, now),
+                None => Bucket::new(rate, depth, now),
+            }
+        };
+        self.ops = limits.ops.map(|rate| changed(self.ops, rate));
+        self.bytes = limits.bps.map(|rate| changed(self.bytes, rate));
     }
 
     /// Sets the form of requests to that of the features that a driver acknowledged. Sessions stay: a paused and
@@ -393,8 +403,15 @@ impl Device {
         outcome
     }
 
+    /// Whether a former process has read, and counted, the requests that come next.
+    pub(crate) fn set_counted(&mut self, is_counted: bool) {
+        self.is_counted = is_counted;
+    }
+
     fn count(&mut self, kind: RequestKind, bytes: usize, now: Instant) {
-        self.counters.operation(kind, bytes);
+        if !self.is_counted {
+            self.counters.operation(kind, bytes);
+        }
         if let Some(ops) = &mut self.ops {
             ops.overdraw(1, now);
         }
@@ -433,21 +450,27 @@ impl Device {
         }
     }
 
-    /// Submits the jobs that requests have left since the last call, in one batch, and those whose time has come for
-    /// another try. Appends the answers of jobs that the pool refused for good.
+    /// Submits the jobs that requests have left since the last call, in one batch. If the pool has refused jobs for now,
+    /// the new ones wait behind these until the time of the next try: otherwise the oldest would wait for ever. Appends
+    /// the answers of jobs that the pool refused for good.
     pub fn submit(&mut self, now: Instant, answers: &mut Vec<(DataToken, DataAnswer)>) {
-        if self.retry_at.is_some_and(|at| at <= now) {
+        self.refused.append(&mut self.batch);
+        if self.retry_at.is_none_or(|at| at <= now) {
             self.retry_at = None;
-            self.batch.append(&mut self.refused);
+            mem::swap(&mut self.batch, &mut self.refused);
         }
         if self.batch.is_empty() {
             return;
         }
-        let mut jobs = Vec::with_capacity(self.batch.len());
+        let (mut jobs, mut late) = (Vec::with_capacity(self.batch.len()), Vec::new());
         for token in self.batch.drain(..) {
             let Some(Pending { job: pending, .. }) = self.pending.get(&token) else {
                 continue;
             };
+            if pending.deadline <= now {
+                late.push((token, JobError::Expired));
+                continue;
+            }
             let Some(Private::Pool(handle)) = pending.key.private else {
                 continue;
             };
@@ -459,7 +482,8 @@ impl Device {
                 budget: pending.deadline.saturating_duration_since(now),
             });
         }
-        for (token, error) in self.target.submit(jobs, now) {
+        let refused = self.target.submit(jobs, now);
+        for (token, error) in late.into_iter().chain(refused) {
             self.ended(token, Err(error), now, answers);
         }
         self.levels();

@@ -190,6 +190,7 @@ impl ConnectionState {
             DataOutcome::failed()
         } else if good {
             let device = &mut self.device;
+            device.set_counted(attempts > 0);
             panic::catch_unwind(AssertUnwindSafe(|| scratch.handle(device, memory, now)))
                 .unwrap_or_else(|_| {
                     error!("a data request made the device panic; it is answered with an error");
