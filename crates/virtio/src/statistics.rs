@@ -9,6 +9,8 @@ use millrace_operation::BackendKind;
 use millrace_wire::{EdgeCounter, EdgeReport};
 use serde::Serialize;
 
+use crate::vhost::{Journal, KeptCells};
+
 /// Declares the counters of a device once: operations and bytes of each kind of request, events, and levels.
 macro_rules! device_counters {
     (
@@ -34,14 +36,32 @@ macro_rules! device_counters {
         const REPORTED: [(RequestKind, EdgeCounter, EdgeCounter); KINDS] =
             [$((RequestKind::$kind, EdgeCounter::$edge_ops, EdgeCounter::$edge_bytes)),*];
 
-        /// The counters of a device. They only grow, but for the levels.
-        #[derive(Debug, Default)]
+        #[expect(non_camel_case_types, reason = "named as the counters")]
+        #[derive(Clone, Copy)]
+        enum Event {
+            $($event,)*
+        }
+
+        const EVENTS: &[&str] = &[$(stringify!($event)),*];
+
+        /// The counters of a device. They only grow, but for the levels. Those that grow lie in the journal of the
+        /// device, and go on when another process serves it.
+        #[derive(Debug)]
         pub struct DeviceCounters {
-            operations: [AtomicU64; KINDS],
-            bytes: [AtomicU64; KINDS],
-            served_by: [[AtomicU64; SERVERS]; KINDS],
-            $($event: AtomicU64,)*
+            kept: KeptCells,
             $($level: AtomicU64,)*
+        }
+
+        impl DeviceCounters {
+            /// The counters in the journal of a device. They begin at 0 if another version has kept other ones there.
+            #[must_use]
+            pub fn of(journal: &Journal) -> Self {
+                Self::over(journal.counters(KEPT, fingerprint()))
+            }
+
+            fn over(kept: KeptCells) -> Self {
+                Self { kept, $($level: AtomicU64::new(0),)* }
+            }
         }
 
         /// The counters of a device at one moment.
@@ -58,16 +78,15 @@ macro_rules! device_counters {
 
         impl DeviceCounters {
             $(pub(crate) fn $event(&self) {
-                add(&self.$event, 1);
+                self.kept.add(event(Event::$event), 1);
             })*
 
             fn statistics(&self, served_by: Vec<ServedOperations>) -> DeviceStatistics {
-                let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
                 DeviceStatistics {
-                    $($ops: load(&self.operations[RequestKind::$kind as usize]),)*
-                    $($bytes: load(&self.bytes[RequestKind::$kind as usize]),)*
-                    $($event: load(&self.$event),)*
-                    $($level: load(&self.$level),)*
+                    $($ops: self.kept.get(operations(RequestKind::$kind)),)*
+                    $($bytes: self.kept.get(bytes(RequestKind::$kind)),)*
+                    $($event: self.kept.get(event(Event::$event)),)*
+                    $($level: self.$level.load(Ordering::Relaxed),)*
                     served_by,
                 }
             }
@@ -158,14 +177,46 @@ impl ServedBy {
     }
 }
 
-fn add(counter: &AtomicU64, count: usize) {
-    counter.fetch_add(count as u64, Ordering::Relaxed);
+// The place of each counter that is kept.
+const fn operations(kind: RequestKind) -> usize {
+    kind as usize
+}
+
+const fn bytes(kind: RequestKind) -> usize {
+    KINDS + kind as usize
+}
+
+const fn event(event: Event) -> usize {
+    2 * KINDS + event as usize
+}
+
+fn served(kind: RequestKind, by: ServedBy) -> usize {
+    2 * KINDS + EVENTS.len() + SERVERS * kind as usize + by.index()
+}
+
+const KEPT: usize = 2 * KINDS + EVENTS.len() + SERVERS * KINDS;
+
+/// Names the counters that are kept and their order (FNV-1a, 64 bits).
+fn fingerprint() -> u64 {
+    let kinds = RequestKind::ALL.iter().map(|(_, name)| *name);
+    let backends = BackendKind::ALL.iter().map(|kind| kind.name());
+    let names = kinds.chain(EVENTS.iter().copied()).chain(backends);
+    names.flat_map(|name| name.bytes().chain([b'\n'])).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Counters that no other process continues.
+impl Default for DeviceCounters {
+    fn default() -> Self {
+        Self::over(KeptCells::own(KEPT))
+    }
 }
 
 impl DeviceCounters {
-    pub(crate) fn operation(&self, kind: RequestKind, bytes: usize) {
-        add(&self.operations[kind as usize], 1);
-        add(&self.bytes[kind as usize], bytes);
+    pub(crate) fn operation(&self, kind: RequestKind, len: usize) {
+        self.kept.add(operations(kind), 1);
+        self.kept.add(bytes(kind), len as u64);
     }
 
     pub(crate) fn session(&self, created: bool) {
@@ -173,7 +224,7 @@ impl DeviceCounters {
     }
 
     pub(crate) fn served(&self, kind: RequestKind, by: ServedBy) {
-        add(&self.served_by[kind as usize][by.index()], 1);
+        self.kept.add(served(kind, by), 1);
     }
 
     pub(crate) fn levels(&self, sessions: usize, keys: usize, in_flight: usize) {
@@ -184,27 +235,25 @@ impl DeviceCounters {
 
     /// Adds the counters to a report to a node.
     pub(crate) fn add_to(&self, report: &mut EdgeReport) {
-        for served in &self.served_by {
+        for (kind, _) in RequestKind::ALL {
             let by_node = ServedBy::all().filter(|by| matches!(by, ServedBy::Node(_)));
             for by in by_node {
-                let jobs = served[by.index()].load(Ordering::Relaxed);
+                let jobs = self.kept.get(served(*kind, by));
                 report.add(EdgeCounter::Pooled, jobs);
                 report.add(EdgeCounter::Paused, jobs);
             }
         }
-        for (kind, ops, bytes) in REPORTED {
-            for (counter, counts) in [(ops, &self.operations), (bytes, &self.bytes)] {
-                report.add(counter, counts[kind as usize].load(Ordering::Relaxed));
-            }
+        for (kind, ops, of_bytes) in REPORTED {
+            report.add(ops, self.kept.get(operations(kind)));
+            report.add(of_bytes, self.kept.get(bytes(kind)));
         }
     }
 
     /// Every counter at one moment; they are read one after the other.
     #[must_use]
     pub fn read(&self) -> DeviceStatistics {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let row = |(kind, operation): (RequestKind, &'static str), by: ServedBy| {
-            let ops = load(&self.served_by[kind as usize][by.index()]);
+            let ops = self.kept.get(served(kind, by));
             let (place, backend) = by.names();
             (ops > 0).then_some(ServedOperations { operation, place, backend, ops })
         };

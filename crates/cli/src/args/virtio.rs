@@ -121,6 +121,13 @@ pub(crate) struct VirtioRunArgs {
         help_heading = POOL
     )]
     pub(crate) certs: PathBuf,
+    /// File of 32 random bytes, the same on every host that a machine moves to
+    ///
+    /// The sessions of a guest then move only between hosts with this key, and
+    /// a state that anybody changed on the way is refused. Without it, damage
+    /// is noticed and a forgery is not.
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = MACHINES)]
+    pub(crate) state_key: Option<PathBuf>,
     /// Worker threads per class of work, 1 to 1024 [default: one per core]
     #[arg(hide_short_help = true, long, value_name = "N", value_parser = number::<u16>(1..=1024), help_heading = ENGINE)]
     pub(crate) workers: Option<u16>,

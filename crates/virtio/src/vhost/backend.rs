@@ -37,6 +37,7 @@ use super::connection::{ConnectionState, Memory, Used};
 use super::journal::Journal;
 use super::mailbox::Mailbox;
 use super::migration::Transfer;
+use super::state_key::StateKey;
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
 use crate::device::{DataAnswer, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate};
 use crate::spec::{config_space, feature};
@@ -64,20 +65,31 @@ struct Shared {
     mail: EventConsumer,
     timer: Mutex<TimerFd>,
     draining: Arc<AtomicBool>,
+    state_key: Option<Arc<StateKey>>,
     /// Ends the thread of the rings. The library's own exit event leaks a descriptor per connection.
     end: (EventConsumer, EventNotifier),
 }
 
+/// What all devices of a process share.
+#[derive(Clone, Default)]
+pub(super) struct OfProcess {
+    /// While it is set, the status of a device lacks `HW_READY`.
+    pub(super) draining: Arc<AtomicBool>,
+    /// The key under which states move.
+    pub(super) state_key: Option<Arc<StateKey>>,
+}
+
 impl Backend {
-    /// A backend for the device. While `draining` is set, its status lacks `HW_READY`.
+    /// A backend for the device.
     pub(super) fn new(
         device: Device,
         data_queues: u16,
         mailbox: Arc<Mailbox>,
         mail: EventConsumer,
         journal: Journal,
-        draining: Arc<AtomicBool>,
+        of_process: OfProcess,
     ) -> io::Result<Self> {
+        let OfProcess { draining, state_key } = of_process;
         let data_queues = data_queues.clamp(1, MAX_DATA_QUEUES);
         let state = ConnectionState::new(device, data_queues, journal);
         Ok(Self {
@@ -89,6 +101,7 @@ impl Backend {
                 mail,
                 timer: Mutex::new(TimerFd::new()?),
                 draining,
+                state_key,
                 end: new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC)?,
             }),
         })
@@ -453,9 +466,10 @@ impl VhostUserBackend for Backend {
         if state.transfer.is_some() || state.started.contains(&true) {
             return Err(io::Error::other("rings run, or another state is on its way"));
         }
+        let key = self.shared.state_key.clone();
         state.transfer = Some(match direction {
-            VhostTransferStateDirection::SAVE => Transfer::save(state.saved(), file)?,
-            VhostTransferStateDirection::LOAD => Transfer::load(file)?,
+            VhostTransferStateDirection::SAVE => Transfer::save(state.saved(), file, key)?,
+            VhostTransferStateDirection::LOAD => Transfer::load(file, key)?,
         });
         Ok(None)
     }

@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! State that outlives the process that serves a device: the requests under way, the sessions, the limits. The journal
-//! lies in a memory file that the front process keeps and a device process maps, so that the next device process goes
+//! State that outlives the process that serves a device: the requests under way, the sessions, the limits, the
+//! counters. The journal lies in a memory file that the front process keeps and a device process maps, so that the next device process goes
 //! on where a killed one stopped.
 //!
 //! ```text
-//!  0        8         16        24           32           64                  256 KiB
-//!  │ epoch  │ served  │ next id │ high place │ limits     │ rings             │ sessions
+//!  0        8         16        24           32           64        192 KiB     256 KiB
+//!  │ epoch  │ served  │ next id │ high place │ limits     │ rings   │ counters  │ sessions
 //! ```
 //!
 //! A ring's part is that of VHOST_USER_SET_INFLIGHT_FD, in cells of our own: rust-vmm's handler does not offer that
@@ -19,10 +19,12 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory,
+};
 use zeroize::Zeroizing;
 
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
@@ -58,6 +60,9 @@ const REQUESTS: u64 = 32;
 /// Bits of a request's cell that count its attempts; those above number the requests in their order.
 const ATTEMPT_BITS: u32 = 8;
 
+/// What the counters are, as a number, and then the counters. A journal of an earlier version has zeros here.
+const COUNTERS: u64 = 192 * 1024;
+
 const SESSIONS: u64 = 256 * 1024;
 /// The longest request for a session, with its id and its length, in whole pages: an unused one costs no memory.
 const SESSION_LEN: u64 = 12 * 1024;
@@ -68,7 +73,7 @@ const SESSION_REQUEST: u64 = 16;
 
 const LEN: u64 = SESSIONS + SESSION_LEN * MAX_SESSIONS as u64;
 
-const _: () = assert!(RINGS + RING_LEN * MAX_RINGS <= SESSIONS);
+const _: () = assert!(RINGS + RING_LEN * MAX_RINGS <= COUNTERS);
 const _: () = assert!(
     SESSION_REQUEST + (CONTROL_HEADER_LEN + CONTROL_LEGACY_LEN + MAX_KEY_LEN) as u64 <= SESSION_LEN
 );
@@ -142,6 +147,23 @@ impl Journal {
     /// A virtual machine monitor connects: what is in the file belongs to a former one. For the front process.
     pub fn new_connection(&self) {
         self.set(EPOCH, self.get(EPOCH) + 1);
+    }
+
+    /// Connections so far.
+    pub(super) fn connections(&self) -> u64 {
+        self.get(EPOCH)
+    }
+
+    /// The cells of `count` counters, of which `fingerprint` tells what they are. They begin at 0 if the process that
+    /// kept them before had others.
+    pub(crate) fn counters(&self, count: usize, fingerprint: u64) -> KeptCells {
+        if self.get(COUNTERS) != fingerprint {
+            for index in 0..count as u64 {
+                self.set(COUNTERS + 8 + 8 * index, 0);
+            }
+            self.set(COUNTERS, fingerprint);
+        }
+        KeptCells::Kept(self.cells.clone())
     }
 
     /// A device process takes the connection. Returns whether it continues the work of a former one.
@@ -333,6 +355,46 @@ impl Journal {
     }
 }
 
+/// Counters, in the journal of a device or in this process alone. Indices are below the number that they were made for.
+pub(crate) enum KeptCells {
+    Own(Vec<AtomicU64>),
+    Kept(GuestMemoryMmap),
+}
+
+impl KeptCells {
+    /// Counters of this process.
+    pub(crate) fn own(count: usize) -> Self {
+        Self::Own((0..count).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn with(&self, index: usize, run: impl FnOnce(&AtomicU64) -> u64) -> u64 {
+        match self {
+            Self::Own(cells) => cells.get(index).map_or(0, run),
+            Self::Kept(cells) => {
+                // Inside the file: there are fewer counters than the room behind `COUNTERS` has.
+                let slice = cells.get_slice(GuestAddress(COUNTERS + 8 + 8 * index as u64), 8);
+                slice.map_or(0, |slice| slice.get_atomic_ref::<AtomicU64>(0).map_or(0, run))
+            }
+        }
+    }
+
+    /// Counts.
+    pub(crate) fn add(&self, index: usize, count: u64) {
+        self.with(index, |cell| cell.fetch_add(count, Ordering::Relaxed));
+    }
+
+    /// One counter.
+    pub(crate) fn get(&self, index: usize) -> u64 {
+        self.with(index, |cell| cell.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for KeptCells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptCells")
+    }
+}
+
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Journal({} sessions)", self.places.len())
@@ -395,6 +457,24 @@ mod tests {
         let mut bytes = vec![0; 64 * 1024];
         next.cells.read_slice(&mut bytes, GuestAddress(SESSIONS)).unwrap();
         assert!(!bytes.contains(&9), "a key is left");
+    }
+
+    #[test]
+    fn counters_go_on_in_the_next_process_unless_they_are_others() {
+        let journal = Journal::create().unwrap();
+        let first = journal.counters(3, 7);
+        first.add(2, 5);
+        let next = Journal::open(journal.file.try_clone().unwrap()).unwrap();
+        let second = next.counters(3, 7);
+        second.add(2, 1);
+        assert_eq!([0, 1, 2].map(|index| second.get(index)), [0, 0, 6]);
+        let other = next.counters(4, 8);
+        assert_eq!([0, 1, 2, 3].map(|index| other.get(index)), [0; 4]);
+        // They lie apart from what else is there.
+        let room = usize::try_from((SESSIONS - COUNTERS) / 8 - 1).unwrap();
+        let all = next.counters(room, 9);
+        all.add(room - 1, 1);
+        assert_eq!((all.get(room - 1), next.get(SESSIONS)), (1, 0));
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,9 +30,10 @@ use vhost::vhost_user::{Error as VhostError, Listener};
 use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
-use super::backend::Backend;
+use super::backend::{Backend, OfProcess};
 use super::journal::Journal;
 use super::mailbox::Mailbox;
+use super::state_key::StateKey;
 use crate::device::{Device, DeviceLimits, LimitsChange};
 use crate::job_target::{JobTarget, ServiceTarget, SessionOpenError};
 use crate::statistics::{DeviceCounters, DeviceStatistics};
@@ -85,7 +86,9 @@ pub struct Devices {
 #[derive(Default)]
 struct Shared {
     devices: Mutex<BTreeMap<PathBuf, Entry>>,
-    draining: Arc<AtomicBool>,
+    of_process: OfProcess,
+    /// What a former process has counted, and reported to its nodes.
+    reported: Mutex<EdgeReport>,
     /// Counters of every device. Apart from `devices`, whose lock is held while a device is locked: a client reads the
     /// counters for its report with its own lock held, which a locked device may wait for.
     counters: Mutex<Vec<Arc<DeviceCounters>>>,
@@ -101,18 +104,15 @@ pub type TargetOpener = Arc<
 struct Entry {
     identity: Arc<str>,
     limits: DeviceLimits,
-    /// Keeps the limits that were set at run time.
+    /// Keeps the limits that were set at run time, and the counters.
     journal: Journal,
-    connections: u64,
     /// Counters over all connections.
     counters: Arc<DeviceCounters>,
-    current: Option<Current>,
-}
-
-/// The device of the connection that is open.
-struct Current {
-    backend: Backend,
-    since: Instant,
+    /// The device of the connection that is open, or of the next one. It is made before its monitor connects, and a
+    /// limit that is set between is its limit, too.
+    backend: Option<Backend>,
+    /// Time at which the monitor connected that is connected.
+    since: Option<Instant>,
 }
 
 /// One row of the list of devices.
@@ -127,7 +127,7 @@ pub struct DeviceStatus {
     pub connected: bool,
     /// Seconds since the monitor connected.
     pub connected_seconds: Option<u64>,
-    /// Connections since the start.
+    /// Connections to the socket so far.
     pub connections: u64,
     /// Requests per second, if limited.
     pub throttle_ops: Option<u64>,
@@ -163,6 +163,13 @@ impl Drop for SocketFile {
 }
 
 impl Devices {
+    /// No devices yet, whose states move under this key.
+    #[must_use]
+    pub fn with_state_key(key: Option<StateKey>) -> Self {
+        let of_process = OfProcess { state_key: key.map(Arc::new), ..OfProcess::default() };
+        Self { shared: Arc::new(Shared { of_process, ..Shared::default() }) }
+    }
+
     /// Listens on a socket, and serves its connections one after the other on threads of their own. When this process
     /// dies, their requests are lost: [`crate::front`] is for machines that matter.
     pub fn listen(
@@ -202,15 +209,16 @@ impl Devices {
         journal: Journal,
         peer: Peer,
     ) -> io::Result<()> {
-        let counters = Arc::<DeviceCounters>::default();
+        let counters = Arc::new(DeviceCounters::of(&journal));
+        counters.add_to(&mut lock(&self.shared.reported));
         self.counters().push(Arc::clone(&counters));
         let entry = Entry {
             identity: Arc::clone(&settings.identity),
             limits: journal.limits(settings.limits),
             journal: journal.try_clone()?,
-            connections: 0,
-            counters,
-            current: None,
+            counters: Arc::clone(&counters),
+            backend: None,
+            since: None,
         };
         self.devices().insert(settings.path.clone(), entry);
         let mut acceptor = Acceptor {
@@ -219,6 +227,7 @@ impl Devices {
             pools,
             settings,
             journal,
+            counters,
             peer,
         };
         thread::Builder::new()
@@ -229,25 +238,33 @@ impl Devices {
 
     /// Clears `HW_READY` on every device from now on. A driver that starts finds no accelerator.
     pub fn drain(&self) {
-        self.shared.draining.store(true, Ordering::Release);
+        self.shared.of_process.draining.store(true, Ordering::Release);
     }
 
     /// Number of monitors that are connected.
     #[must_use]
     pub fn connected(&self) -> usize {
-        self.devices().values().filter(|entry| entry.current.is_some()).count()
+        self.devices().values().filter(|entry| entry.since.is_some()).count()
     }
 
-    /// Changes the limits of a device, also of an open connection. Returns whether there is such a device.
+    /// Changes the limits of a device, for the open connection and for later ones. `socket` is any path of its socket.
+    /// Returns whether there is such a device.
     pub fn set_limits(&self, socket: &Path, change: LimitsChange) -> bool {
         let mut devices = self.devices();
-        let Some(entry) = devices.get_mut(socket) else {
+        let path = if devices.contains_key(socket) {
+            Some(socket.to_owned())
+        } else {
+            let wanted = identity_of(socket);
+            let mut paths = devices.keys();
+            paths.find(|path| wanted.is_some() && identity_of(path) == wanted).cloned()
+        };
+        let Some(entry) = path.and_then(|path| devices.get_mut(&path)) else {
             return false;
         };
         change.apply(&mut entry.limits);
         entry.journal.set_limits(entry.limits);
-        if let Some(current) = &entry.current {
-            current.backend.set_limits(entry.limits);
+        if let Some(backend) = &entry.backend {
+            backend.set_limits(entry.limits);
         }
         true
     }
@@ -258,9 +275,9 @@ impl Devices {
         let row = |(path, entry): (&PathBuf, &Entry)| DeviceStatus {
             socket: path.clone(),
             identity: entry.identity.to_string(),
-            connected: entry.current.is_some(),
-            connected_seconds: entry.current.as_ref().map(|it| it.since.elapsed().as_secs()),
-            connections: entry.connections,
+            connected: entry.since.is_some(),
+            connected_seconds: entry.since.map(|since| since.elapsed().as_secs()),
+            connections: entry.journal.connections(),
             throttle_ops: entry.limits.ops,
             throttle_bps: entry.limits.bps,
             statistics: entry.counters.read(),
@@ -268,14 +285,14 @@ impl Devices {
         self.devices().iter().map(row).collect()
     }
 
-    /// The counters that a report to a node has, over all devices.
+    /// The counters that a report to a node has, over all devices, since the start of this process.
     #[must_use]
     pub fn report(&self) -> EdgeReport {
         let mut report = EdgeReport::default();
         for counters in &*self.counters() {
             counters.add_to(&mut report);
         }
-        report
+        report.since(&lock(&self.shared.reported))
     }
 
     fn counters(&self) -> MutexGuard<'_, Vec<Arc<DeviceCounters>>> {
@@ -319,6 +336,7 @@ struct Acceptor {
     pools: TargetOpener,
     settings: SocketSettings,
     journal: Journal,
+    counters: Arc<DeviceCounters>,
     peer: Peer,
 }
 
@@ -335,32 +353,32 @@ impl Acceptor {
 
     /// Waits for a connection and serves it to its end.
     fn serve_one(&mut self) -> Result<(), ServeError> {
-        let Self { devices, listener, pools, settings, journal, peer } = self;
+        let Self { devices, listener, pools, settings, journal, counters, peer } = self;
         let path = &settings.path;
         let (mailbox, mail) = Mailbox::new()?;
         let pool = pools(Arc::clone(&settings.identity), mailbox.clone())?;
-        let (limits, counters) = devices.devices().get(path).map_or_else(
-            || (settings.limits, Arc::default()),
-            |entry| (entry.limits, Arc::clone(&entry.counters)),
-        );
-        let device = Device::new(pool, counters, limits, Instant::now());
+        let limits = DeviceLimits::default();
+        let device = Device::new(pool, Arc::clone(counters), limits, Instant::now());
         if *peer == Peer::Monitor {
             journal.new_connection();
         }
         let kept = journal.try_clone()?;
-        let draining = Arc::clone(&devices.shared.draining);
-        let backend = Backend::new(device, settings.data_queues, mailbox, mail, kept, draining)?;
+        let of_process = devices.shared.of_process.clone();
+        let backend = Backend::new(device, settings.data_queues, mailbox, mail, kept, of_process)?;
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::<()>::new());
         let mut daemon = VhostUserDaemon::new("virtio-crypto".to_owned(), backend.clone(), memory)?;
         for handler in daemon.get_epoll_handlers() {
             backend.listen(&handler)?;
         }
+        if let Some(entry) = devices.devices().get_mut(path) {
+            backend.set_limits(entry.limits);
+            entry.backend = Some(backend.clone());
+        }
         let started = daemon.start(listener);
         if started.is_ok() {
             info!(socket = %path.display(), "a virtual machine monitor connected");
             if let Some(entry) = devices.devices().get_mut(path) {
-                entry.connections += 1;
-                entry.current = Some(Current { backend: backend.clone(), since: Instant::now() });
+                entry.since = Some(Instant::now());
             }
         }
         let ended = started.and_then(|()| match daemon.wait() {
@@ -372,7 +390,7 @@ impl Acceptor {
         });
         backend.end();
         if let Some(entry) = devices.devices().get_mut(path) {
-            entry.current = None;
+            (entry.backend, entry.since) = (None, None);
         }
         backend.with_device(|device| device.reset(Instant::now()));
         match ended {
@@ -384,6 +402,11 @@ impl Acceptor {
         }
         Ok(())
     }
+}
+
+/// Names a file whatever the path; `None` if there is none.
+fn identity_of(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 impl fmt::Debug for Devices {

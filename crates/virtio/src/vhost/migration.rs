@@ -4,16 +4,19 @@
 //! The state of a device that moves to another host with its machine: the requests that made its sessions.
 //!
 //! ```text
-//!  0       4         8          16        24      28
-//!  │ magic │ version │ features │ next id │ count │ count times: id 8, length 4, request
+//!  0       4         8            12         20        28      32
+//!  │ magic │ version │ protection │ features │ next id │ count │ count times: id 8, length 4, request │ tag, 32
 //! ```
 //!
-//! All numbers are little-endian. The sessions' keys are in it, which the guest's memory has, too; nothing else that is
-//! secret is. A state comes from outside: every length is compared with its bound before anything is allocated, and a
-//! state that does not parse to its last byte is refused whole.
+//! All numbers are little-endian. The tag is over everything in front of it: HMAC-SHA-256 under a key that both hosts
+//! have (protection 1), or SHA-256 without one (protection 0). A host with a key takes no state without. The sessions'
+//! keys are in it, which the guest's memory has, too; nothing else that is secret is. A state comes from outside:
+//! its length is bounded, its tag is compared before anything else behind the first three numbers is read, and a state
+//! that does not parse to its last byte is refused whole.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
@@ -21,20 +24,29 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::journal::KeptSession;
+use super::state_key::{StateKey, TAG_LEN, is_same, tag};
 use crate::request::{self, MAX_KEY_LEN, RequestFormat, SessionCommand};
 use crate::session::MAX_SESSIONS;
 use crate::spec::{CONTROL_HEADER_LEN, CONTROL_LEGACY_LEN};
 
 const MAGIC: [u8; 4] = *b"mrvc";
 
-/// Version of the layout. A device refuses every other.
-const VERSION: u32 = 1;
+/// Version of the layout. A device refuses every other: version 1 had no tag.
+const VERSION: u32 = 2;
+
+/// Values of the field that says what the tag is.
+const DIGEST: u32 = 0;
+const KEYED: u32 = 1;
+
+const HEADER_LEN: usize = 32;
 
 /// Bound on the request that made a session, in bytes.
 const MAX_REQUEST: usize = CONTROL_HEADER_LEN + CONTROL_LEGACY_LEN + MAX_KEY_LEN;
 
-/// Bound on the time that a monitor takes for a state after it asked whether all of it has gone over. A state has at
-/// most 34 MiB.
+/// Bound on a state, in bytes: about 34 MiB.
+const MAX_STATE: usize = HEADER_LEN + MAX_SESSIONS * (12 + MAX_REQUEST) + TAG_LEN;
+
+/// Bound on the time that a monitor takes for a state after it asked whether all of it has gone over.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The sessions of a device without its rings.
@@ -65,38 +77,72 @@ fn long(from: &mut impl Read) -> io::Result<u64> {
 }
 
 impl MigrationState {
-    /// Writes the state.
-    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
+    /// Writes the state, with a tag under the key if there is one.
+    pub fn write(&self, mut to: impl Write, key: Option<&StateKey>) -> io::Result<()> {
         let Self { features, next, sessions } = self;
-        to.write_all(&MAGIC)?;
-        to.write_all(&VERSION.to_le_bytes())?;
-        to.write_all(&features.to_le_bytes())?;
-        to.write_all(&next.to_le_bytes())?;
-        to.write_all(&u32::try_from(sessions.len()).map_err(io::Error::other)?.to_le_bytes())?;
+        let requests: usize = sessions.iter().map(|(_, request)| 12 + request.len()).sum();
+        // Growing would leave copies of keys in freed memory.
+        let mut state = Zeroizing::new(Vec::with_capacity(HEADER_LEN + requests + TAG_LEN));
+        let number = |value: usize| u32::try_from(value).map_err(io::Error::other);
+        state.extend(MAGIC);
+        state.extend(VERSION.to_le_bytes());
+        state.extend(if key.is_some() { KEYED } else { DIGEST }.to_le_bytes());
+        state.extend(features.to_le_bytes());
+        state.extend(next.to_le_bytes());
+        state.extend(number(sessions.len())?.to_le_bytes());
         for (id, request) in sessions {
-            to.write_all(&id.to_le_bytes())?;
-            to.write_all(&u32::try_from(request.len()).map_err(io::Error::other)?.to_le_bytes())?;
-            to.write_all(request)?;
+            state.extend(id.to_le_bytes());
+            state.extend(number(request.len())?.to_le_bytes());
+            state.extend_from_slice(request);
         }
+        let tag = tag(key, &state)?;
+        state.extend(tag);
+        to.write_all(&state)?;
         to.flush()
     }
 
-    /// Reads a state to the end of `from`.
+    /// Reads a state to the end of `from`. With a key, only a state with a tag under that key is one.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] or [`io::ErrorKind::UnexpectedEof`] if it is none, of another version, or cut
-    /// off.
-    pub fn read(mut from: impl Read) -> io::Result<Self> {
-        let from = &mut from;
+    /// [`io::ErrorKind::InvalidData`] or [`io::ErrorKind::UnexpectedEof`] if it is none, of another version, damaged,
+    /// protected in another way, or cut off.
+    pub fn read(from: impl Read, key: Option<&StateKey>) -> io::Result<Self> {
+        let mut state = Zeroizing::new(Vec::new());
+        let most = u64::try_from(MAX_STATE).unwrap_or(u64::MAX);
+        from.take(most + 1).read_to_end(&mut state)?;
+        let rest = &mut &state[..];
         let mut magic = [0; 4];
-        from.read_exact(&mut magic)?;
+        rest.read_exact(&mut magic)?;
         if magic != MAGIC {
             return Err(malformed("it is not one of this program"));
         }
-        let version = word(from)?;
+        let version = word(rest)?;
         if version != VERSION {
-            return Err(malformed(&format!("version {version}, this program has {VERSION}")));
+            let whose = if version < VERSION {
+                "upgrade millrace on the host that it comes from"
+            } else {
+                "upgrade millrace on this host"
+            };
+            return Err(malformed(&format!("version {version}, not {VERSION}: {whose}")));
         }
+        match (word(rest)?, key.is_some()) {
+            (KEYED, true) | (DIGEST, false) => {}
+            (KEYED, false) => return Err(malformed("it is under a key: give --state-key here")),
+            (DIGEST, true) => {
+                return Err(malformed("it is under no key: give --state-key where it comes from"));
+            }
+            _ => return Err(malformed("its protection is not known")),
+        }
+        let (body, found) = state.split_last_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+        if state.len() > MAX_STATE || !is_same(&tag(key, body)?, found) {
+            return Err(malformed("it is damaged, cut off, or under another key"));
+        }
+        Self::parse(body.get(12..).unwrap_or_default())
+    }
+
+    /// Reads what is behind the first three numbers of a state, without its tag.
+    fn parse(mut from: &[u8]) -> io::Result<Self> {
+        let from = &mut from;
         let (features, next) = (long(from)?, long(from)?);
         let count = usize::try_from(word(from)?).unwrap_or(usize::MAX);
         if count > MAX_SESSIONS {
@@ -113,20 +159,27 @@ impl MigrationState {
             if len > MAX_REQUEST {
                 return Err(malformed("a session is too long"));
             }
-            let mut request = Zeroizing::new(vec![0; len]);
-            from.read_exact(&mut request)?;
+            let request = from.split_off(..len).ok_or(io::ErrorKind::UnexpectedEof)?;
             if !matches!(
-                request::control(RequestFormat::new(features), &request),
+                request::control(RequestFormat::new(features), request),
                 Ok(SessionCommand::Create(_))
             ) {
                 return Err(malformed("a session is malformed"));
             }
-            sessions.push((id, request));
+            sessions.push((id, Zeroizing::new(request.to_vec())));
         }
-        match from.read(&mut [0])? {
-            0 => Ok(Self { features, next, sessions }),
-            _ => Err(malformed("bytes behind its end")),
+        if from.is_empty() {
+            Ok(Self { features, next, sessions })
+        } else {
+            Err(malformed("bytes behind its end"))
         }
+    }
+
+    /// Appends a tag to what stands in front of one, for tests of the parser behind it.
+    #[cfg(any(test, feature = "fuzzing"))]
+    #[must_use]
+    pub fn tagged(body: &[u8], key: Option<&StateKey>) -> Vec<u8> {
+        [body, &tag(key, body).unwrap_or_default()].concat()
     }
 }
 
@@ -137,13 +190,17 @@ pub(super) struct Transfer(Receiver<io::Result<Option<MigrationState>>>);
 
 impl Transfer {
     /// Starts to write a state, and closes the file at its end.
-    pub(super) fn save(state: MigrationState, file: File) -> io::Result<Self> {
-        Self::start(move || state.write(io::BufWriter::new(file)).map(|()| None))
+    pub(super) fn save(
+        state: MigrationState,
+        file: File,
+        key: Option<Arc<StateKey>>,
+    ) -> io::Result<Self> {
+        Self::start(move || state.write(file, key.as_deref()).map(|()| None))
     }
 
     /// Starts to read a state.
-    pub(super) fn load(file: File) -> io::Result<Self> {
-        Self::start(move || MigrationState::read(io::BufReader::new(file)).map(Some))
+    pub(super) fn load(file: File, key: Option<Arc<StateKey>>) -> io::Result<Self> {
+        Self::start(move || MigrationState::read(file, key.as_deref()).map(Some))
     }
 
     fn start(
@@ -176,31 +233,87 @@ mod tests {
         (id, Zeroizing::new(request))
     }
 
-    fn bytes(state: &MigrationState) -> Vec<u8> {
+    fn key(byte: u8) -> StateKey {
+        StateKey::new([byte; 32])
+    }
+
+    fn bytes(state: &MigrationState, key: Option<&StateKey>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        state.write(&mut bytes).unwrap();
+        state.write(&mut bytes, key).unwrap();
         bytes
+    }
+
+    fn read(bytes: &[u8], key: Option<&StateKey>) -> Result<MigrationState, String> {
+        MigrationState::read(bytes, key).map_err(|error| error.to_string())
     }
 
     fn good() -> MigrationState {
         MigrationState { features: 1 << 32, next: 9, sessions: vec![session(2), session(8)] }
     }
 
+    /// The good state without its tag.
+    fn body() -> Vec<u8> {
+        let mut whole = bytes(&good(), None);
+        whole.truncate(whole.len() - TAG_LEN);
+        whole
+    }
+
     #[test]
     fn state_that_was_written_reads_the_same() {
-        for state in [MigrationState::default(), good()] {
-            let read = MigrationState::read(&bytes(&state)[..]).unwrap();
-            assert_eq!(read.features, state.features);
-            assert_eq!(read.next, state.next);
-            assert_eq!(read.sessions, state.sessions);
+        for key in [None, Some(&key(1))] {
+            for state in [MigrationState::default(), good()] {
+                let found = read(&bytes(&state, key), key).unwrap();
+                assert_eq!(found.features, state.features);
+                assert_eq!(found.next, state.next);
+                assert_eq!(found.sessions, state.sessions);
+            }
         }
     }
 
     #[test]
+    fn state_with_any_one_bit_changed_is_refused() {
+        for key in [None, Some(&key(1))] {
+            let whole = bytes(&good(), key);
+            for bit in 0..8 * whole.len() {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(read(&bytes, key).is_err(), "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn state_under_another_key_or_none_is_refused_and_the_reason_says_what_to_do() {
+        let (plain, keyed) = (bytes(&good(), None), bytes(&good(), Some(&key(1))));
+        let mut older = plain.clone();
+        older[4] = 1;
+        let mut newer = plain.clone();
+        newer[4] = 3;
+        for (bytes, with, reason) in [
+            (&plain, Some(key(1)), "give --state-key where it comes from"),
+            (&keyed, None, "give --state-key here"),
+            (&keyed, Some(key(2)), "under another key"),
+            (&older, None, "upgrade millrace on the host that it comes from"),
+            (&newer, None, "upgrade millrace on this host"),
+        ] {
+            let error = read(bytes, with.as_ref()).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        // A forged digest does not stand in for the key.
+        let mut forged = keyed[..keyed.len() - TAG_LEN].to_vec();
+        assert!(read(&MigrationState::tagged(&forged, None), Some(&key(1))).is_err());
+        forged[8] = 0;
+        assert!(read(&MigrationState::tagged(&forged, None), Some(&key(1))).is_err());
+    }
+
+    #[test]
     fn state_that_is_cut_off_changed_or_too_long_is_refused() {
-        let whole = bytes(&good());
+        let whole = body();
         for end in 0..whole.len() {
-            assert!(MigrationState::read(&whole[..end]).is_err(), "{end} bytes");
+            assert!(
+                read(&MigrationState::tagged(&whole[..end], None), None).is_err(),
+                "{end} bytes"
+            );
         }
         let with = |place: usize, value: &[u8]| {
             let mut bytes = whole.clone();
@@ -209,23 +322,29 @@ mod tests {
         };
         for (what, bytes) in [
             ("a byte behind the end", [&whole[..], &[0]].concat()),
-            ("a partial state before a whole one", [&whole[..40], &whole[..]].concat()),
+            ("a partial state before a whole one", [&whole[..44], &whole[..]].concat()),
             ("another magic", with(0, b"MRVC")),
-            ("another version", with(4, &2_u32.to_le_bytes())),
-            ("a session more", with(24, &3_u32.to_le_bytes())),
-            ("more sessions than a device has", with(24, &u32::MAX.to_le_bytes())),
-            ("an id of 0", with(28, &0_u64.to_le_bytes())),
-            ("the second id first", with(28, &8_u64.to_le_bytes())),
-            ("an id that is not given out yet", with(16, &8_u64.to_le_bytes())),
-            ("a request of 4 GiB", with(36, &u32::MAX.to_le_bytes())),
+            ("another version", with(4, &3_u32.to_le_bytes())),
+            ("another protection", with(8, &2_u32.to_le_bytes())),
+            ("a session more", with(28, &3_u32.to_le_bytes())),
+            ("more sessions than a device has", with(28, &u32::MAX.to_le_bytes())),
+            ("an id of 0", with(32, &0_u64.to_le_bytes())),
+            ("the second id first", with(32, &8_u64.to_le_bytes())),
+            ("an id that is not given out yet", with(20, &8_u64.to_le_bytes())),
+            ("a request of 4 GiB", with(40, &u32::MAX.to_le_bytes())),
         ] {
-            assert!(MigrationState::read(&bytes[..]).is_err(), "{what}");
+            assert!(read(&MigrationState::tagged(&bytes, None), None).is_err(), "{what}");
         }
+        assert!(
+            read(&MigrationState::tagged(&whole, None), None).is_ok(),
+            "this test shows nothing"
+        );
         let destroy = (2, Zeroizing::new(control_request(3, &[0; 8])));
         let state = MigrationState { sessions: vec![destroy], ..good() };
+        assert!(read(&bytes(&state, None), None).is_err(), "a request that makes no session");
+        let long = vec![0; MAX_STATE];
         assert!(
-            MigrationState::read(&bytes(&state)[..]).is_err(),
-            "a request that makes no session"
+            read(&MigrationState::tagged(&[&whole[..12], &long].concat(), None), None).is_err()
         );
     }
 
@@ -235,10 +354,9 @@ mod tests {
             head in proptest::collection::vec(any::<u8>(), 0..64),
             rest in proptest::collection::vec(any::<u8>(), 0..256),
         ) {
-            let good = bytes(&good());
-            for start in [0, 8, 28] {
-                let bytes = [&good[..start], &head[..], &rest[..]].concat();
-                if let Ok(state) = MigrationState::read(&bytes[..]) {
+            for start in [0, 12, 32] {
+                let bytes = [&body()[..start], &head[..], &rest[..]].concat();
+                if let Ok(state) = read(&MigrationState::tagged(&bytes, None), None) {
                     prop_assert!(state.sessions.len() <= MAX_SESSIONS);
                 }
             }

@@ -10,7 +10,7 @@
 //! - `connection`: what one connection remembers of its device and rings.
 //! - `mailbox`: completions that wait for the thread of the rings.
 //! - `journal`: what outlives the process that serves a device.
-//! - `migration`: what moves to another host.
+//! - `migration`: what moves to another host; `state_key`: under which key.
 //! - `listener`: sockets; one device per connection.
 
 mod backend;
@@ -21,10 +21,13 @@ pub(crate) mod listener;
 mod mailbox;
 mod migration;
 mod scratch;
+mod state_key;
 
 pub use journal::Journal;
+pub(crate) use journal::KeptCells;
 pub use listener::{DeviceStatus, Devices, ListenError, SocketFile, SocketSettings, TargetOpener};
 pub use migration::MigrationState;
+pub use state_key::{STATE_KEY_LEN, StateKey};
 
 /// Entries of a ring, at most. A Linux guest whose ring is full fails requests with ENOMEM, so the recommended size
 /// is this.

@@ -7,9 +7,10 @@
 pub(in crate::commands) mod status;
 
 use std::env;
+use std::fs;
 use std::mem;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use millrace_virtio::front::{
 use millrace_virtio::job_target::ServiceTarget;
 use millrace_virtio::node::NodeTarget;
 use millrace_virtio::recipe;
-use millrace_virtio::vhost::{Devices, ListenError, SocketSettings, TargetOpener};
+use millrace_virtio::vhost::{Devices, ListenError, SocketSettings, StateKey, TargetOpener};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{
@@ -126,6 +127,7 @@ fn serve(args: &VirtioRunArgs) -> Result<()> {
     start_log(&args.log, LogFormat::Text)?;
     harden::process()?;
     nodes(args)?;
+    state_key(args)?;
     let handed = match env::var_os(HANDOVER) {
         Some(_) => Some(HandedState::receive().context("taking over from the former program")?),
         None => None,
@@ -215,6 +217,15 @@ fn nodes(args: &VirtioRunArgs) -> Result<Option<PoolConfig>> {
     Ok(Some(config))
 }
 
+/// The key under which states of devices move.
+fn state_key(args: &VirtioRunArgs) -> Result<Option<StateKey>> {
+    let read = |path: &PathBuf| {
+        let key = StateKey::read(path);
+        key.or_fail(Failure::Usage, || format!("{}: no key for --state-key", path.display()))
+    };
+    args.state_key.as_ref().map(read).transpose()
+}
+
 /// Runs the devices behind the sockets that the front process passed on.
 fn device(args: &VirtioRunArgs) -> Result<()> {
     start_log(&args.log, LogFormat::Text)?;
@@ -240,7 +251,7 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     let store = store.context("starting the service")?;
     let service = Service::new("virtio", Settings::default(), engine, store)
         .context("starting the service")?;
-    let devices = Devices::default();
+    let devices = Devices::with_state_key(state_key(args)?);
     let counted = devices.clone();
     let report = ReportSource::new(move || counted.report());
     let nodes = nodes(args)?.map(|config| Pool::new(config.report(report)));
@@ -332,9 +343,13 @@ fn upgrade(front: &Front) {
     tracing::error!("this process goes on with the program that it runs: {reason:#}");
 }
 
-/// Asks the running process whose first socket this is.
+/// Asks the running process whose first socket this is. A link to it will do.
 fn ask(first: &Path, request: &ControlRequest) -> Result<ControlAnswer> {
-    let path = control_socket(first);
+    let named = control_socket(first);
+    let path = match fs::canonicalize(first) {
+        Ok(real) if !named.exists() => control_socket(&real),
+        _ => named,
+    };
     let answer = control::ask(&path, request);
     let answer = answer.or_fail(Failure::NoNode, || {
         format!("{}: no `millrace virtio run` answers there", path.display())
@@ -354,6 +369,8 @@ fn throttle(args: &VirtioThrottleArgs) -> Result<()> {
     let change = limits_change(&args.limits);
     for number in 0..args.sockets.socket_count {
         let socket = socket(&args.sockets, number);
+        // The process may run in another folder.
+        let socket = path::absolute(socket).context("no path")?;
         let request = ControlRequest::Throttle { socket, change };
         ask(&args.sockets.first.socket_path, &request)?;
     }
