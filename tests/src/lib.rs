@@ -19,8 +19,9 @@
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
 //! - [`handshakes`]: the same driver as a program, for `make test-install`.
-//! - [`load`]: clients that only load a node, each as a user of its own.
+//! - [`load`]: clients that only load a node, each as a user of its own, or over any stream.
 //! - [`local`]: counters of what a server computes itself.
+//! - [`machine`]: a device for virtual machines, and a guest that loads it.
 //! - [`memory`]: searches processes, logs and answers for private keys.
 //! - [`operations`]: cryptographic requests, done with and without the provider.
 //! - [`web`]: pages over HTTP, compressed and not, and the counters of the library that compresses.
@@ -43,6 +44,7 @@ pub mod haproxy;
 pub mod link;
 pub mod load;
 pub mod local;
+pub mod machine;
 pub mod memory;
 pub mod network;
 pub mod nginx;

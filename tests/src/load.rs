@@ -136,6 +136,12 @@ impl Drop for Running {
     }
 }
 
+impl<S> std::fmt::Debug for Connection<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("waiting", &self.waiting.len()).finish_non_exhaustive()
+    }
+}
+
 /// The program: loads the node as its arguments say, and writes the outcome.
 ///
 /// # Errors
@@ -180,8 +186,9 @@ pub fn run() -> io::Result<()> {
     serde_json::to_writer(io::stdout(), &outcome).map_err(io::Error::other)
 }
 
-struct Connection {
-    socket: UnixStream,
+/// A client of a node.
+pub struct Connection<S = UnixStream> {
+    socket: S,
     decoder: Decoder<NodeMessage>,
     key: u32,
     next: u64,
@@ -197,6 +204,16 @@ impl Connection {
     fn open(path: &Path, key: &str, rests: bool) -> io::Result<Self> {
         let socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(PATIENCE))?;
+        Self::over(socket, key, rests)
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    /// Greets the node over a stream whose reads end, and opens the key.
+    ///
+    /// # Errors
+    /// If the node refuses either.
+    pub fn over(socket: S, key: &str, rests: bool) -> io::Result<Self> {
         let now = Instant::now();
         let mut connection = Self {
             socket,
@@ -236,6 +253,23 @@ impl Connection {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.socket.write_all(&bytes)
+    }
+
+    /// Keeps this number of jobs under way for a time, and then waits for the last answers. The time of the outcome is
+    /// that to the last one.
+    ///
+    /// # Errors
+    /// If the node closes the connection.
+    pub fn flood(&mut self, in_flight: u64, time: Duration) -> io::Result<(Outcome, Duration)> {
+        let (mut outcome, start) = (Outcome::default(), Instant::now());
+        self.submit(in_flight)?;
+        while !self.waiting.is_empty() {
+            let ended = self.receive(false, &mut outcome)?;
+            if start.elapsed() < time {
+                self.submit(ended)?;
+            }
+        }
+        Ok((outcome, start.elapsed()))
     }
 
     fn message(&mut self) -> io::Result<Option<NodeMessage>> {
