@@ -494,6 +494,17 @@ fn nginx_without_env_directives_is_warned_about() {
 }
 
 #[test]
+fn quic_with_keys_of_the_pool_is_warned_about() {
+    let machine = Machine::new(Server::Nginx);
+    machine.change("nginx.conf", "listen 443 ssl;", "listen 443 ssl; listen 443 quic;");
+    machine.expect(CheckOutcome::Warning, "quic", "`listen 443 quic` with keys of the pool");
+    // A key of the server's own is signed in the worker.
+    machine.put("www.key", "-----BEGIN PRIVATE KEY-----\nMC4=\n-----END PRIVATE KEY-----\n");
+    let findings = machine.report().findings;
+    assert!(findings.iter().all(|finding| finding.check != "quic"), "{findings:#?}");
+}
+
+#[test]
 fn descriptors_are_compared_with_connections() {
     let machine = Machine::new(Server::Nginx);
     machine.change("nginx.conf", "worker_connections 500", "worker_connections 4000");

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The server's own configuration: variables, descriptors, key files.
+//! The server's own configuration: variables, descriptors, key files, HTTP/3.
 
 use std::collections::BTreeSet;
 
@@ -132,6 +132,19 @@ fn table_of_descriptors(config: &ServerConfig, report: &mut CheckReport) {
     }
 }
 
+/// A QUIC handshake has no socket of its own whose event could continue it, so its worker waits for the pool.
+fn quic(evidence: &Evidence, is_pooled: bool, report: &mut CheckReport) {
+    if let Some(address) = evidence.config.quic.as_ref().filter(|_| is_pooled) {
+        let seen = format!(
+            "`listen {address} quic` with keys of the pool: a worker serves nobody while an HTTP/3 handshake of it \
+             waits, up to `deadline` for a node that is silent"
+        );
+        let remedy =
+            "give servers with `quic` a key of their own file, or have more workers than cores";
+        report.add("quic", Warning, seen, remedy);
+    }
+}
+
 /// Adds the findings about key files; returns the stubs.
 pub(super) fn key_files(
     evidence: &Evidence,
@@ -176,6 +189,8 @@ pub(super) fn key_files(
         );
         report.add(CHECK, Failure, seen, remedy);
     }
+    let is_pooled = !stubs.is_empty() || (!plain.is_empty() && preferred);
+    quic(evidence, is_pooled, report);
     if !odd.is_empty() {
         report.add(CHECK, Warning, format!("neither a key nor a stub: {}", odd.join(", ")), None);
     }

@@ -26,6 +26,8 @@ pub(in crate::check) struct ServerConfig {
     pub(in crate::check) keys: Vec<PathBuf>,
     /// Addresses of TLS listeners, as a client on this machine connects to them.
     pub(in crate::check) listens: Vec<String>,
+    /// A listener for HTTP/3, as the configuration names it.
+    pub(in crate::check) quic: Option<String>,
     /// Names of servers, without wildcards.
     pub(in crate::check) names: Vec<String>,
     /// Key exchange groups, of all its listeners.

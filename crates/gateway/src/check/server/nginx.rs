@@ -84,6 +84,9 @@ impl NginxReader<'_> {
             "listen" if arguments.iter().any(|word| word == "ssl") => {
                 self.config.add_listen(reachable(first));
             }
+            "listen" if arguments.iter().any(|word| word == "quic") => {
+                self.config.quic.get_or_insert_with(|| first.clone());
+            }
             "server_name" => {
                 let plain = |name: &&String| {
                     !name.contains(['*', '~', '$']) && *name != "_" && !name.is_empty()
@@ -130,7 +133,7 @@ mod tests {
         put("millrace.conf", "env LD_PRELOAD;");
         put(
             "sites/one",
-            "ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 80; listen [::]:443 ssl http2; listen 443 ssl; server_name _ *.b www.a;\n\
+            "ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 80; listen 444 quic reuseport; listen [::]:443 ssl http2; listen 443 ssl; server_name _ *.b www.a;\n\
              ssl_certificate_key keys/www.key; }",
         );
         put("sites/two", "server { listen 8443 ssl; ssl_certificate_key $host.key; }");
@@ -140,6 +143,7 @@ mod tests {
         assert_eq!(config.environment, ["OPENSSL_CONF", "LD_PRELOAD"]);
         assert_eq!(config.connections, Some(99));
         assert_eq!(config.listens, ["[::1]:443", "127.0.0.1:443", "127.0.0.1:8443"]);
+        assert_eq!(config.quic.as_deref(), Some("444"));
         assert_eq!(config.groups, ["X25519MLKEM768", "X25519"]);
         assert_eq!(config.names, ["www.a"]);
         assert_eq!(config.keys, [Path::new("/etc/nginx/keys/www.key")]);
