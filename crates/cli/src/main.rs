@@ -60,6 +60,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
+    if reads_secrets(&cli.command) {
+        harden::process()?;
+    }
     match cli.command {
         Command::Up(args) => commands::up::run(&args),
         Command::Key(command) => commands::key::run(&command),
@@ -86,5 +89,37 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
         Command::Reference(args) => commands::reference::run(&args),
+    }
+}
+
+/// Whether a command may have private keys or tokens in its memory, which must not get into a core dump.
+fn reads_secrets(command: &Command) -> bool {
+    match command {
+        Command::Up(_)
+        | Command::Key(_)
+        | Command::Cert(_)
+        | Command::Manager(_)
+        | Command::Node(_)
+        | Command::Tenant(_)
+        | Command::Pool(_)
+        | Command::Token(_)
+        | Command::Audit(_)
+        | Command::Gateway(_)
+        | Command::Virtio(_)
+        | Command::Vpn(_) => true,
+        // They read what every user of the machine may read, or keys that they make for themselves.
+        Command::Status(_)
+        | Command::Device(_)
+        | Command::Inspect(_)
+        | Command::Doctor(_)
+        | Command::Watch(_)
+        | Command::Advise(_)
+        | Command::Bench(_)
+        | Command::Compression(_)
+        | Command::Compress(_)
+        | Command::Sample(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Reference(_) => false,
     }
 }

@@ -52,7 +52,7 @@ fn absent(path: &Path) -> String {
 
 /// The access in the state folder that the environment names, that of this machine, or that of its manager.
 fn default_access() -> Result<PathBuf> {
-    let named = env::var_os(STATE_VARIABLE).map(|state| admin_access(Path::new(&state)));
+    let named = env::var_os(paths::STATE_VARIABLE).map(|state| admin_access(Path::new(&state)));
     if let Some(access) = named.as_ref().filter(|access| access.exists()) {
         return Ok(access.clone());
     }
@@ -63,9 +63,6 @@ fn default_access() -> Result<PathBuf> {
         None => Ok(admin_access(&paths::state_dir()?)),
     }
 }
-
-/// The variable of `--state`, which commands of the managers' API have not.
-const STATE_VARIABLE: &str = "MILLRACE_STATE";
 
 /// The administrator's access that the first start of a manager writes.
 pub(crate) fn admin_access(state: &Path) -> PathBuf {

@@ -14,8 +14,8 @@ use crate::exit::{ContextCode, Failure, fail};
 
 /// A running node answers in milliseconds, also under load.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bound on an answer, in bytes. A node's answer has a few KiB.
-const MAX_ANSWER: u64 = 4 << 20;
+/// Bound on an answer, in bytes. The longest, all versions of the most keys that a store has, takes 15 MiB.
+const MAX_ANSWER: u64 = 32 << 20;
 
 /// The body of the answer to `GET path`.
 ///

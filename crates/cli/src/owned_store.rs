@@ -32,7 +32,7 @@ impl Settings {
     pub(crate) fn open_store(&self) -> Result<OwnedStore> {
         let store = self.unlock(&self.node.store.kek)?;
         store.act(KeyStore::check_kek)?;
-        let node = self.running_node(&store);
+        let node = self.running_node(&store, Some(""));
         let ours = store.keys.kek().map(|kek| kek.to_string());
         if let Some(node) = node.filter(|node| node.kek != ours) {
             let message = format!(
@@ -80,10 +80,12 @@ impl Settings {
         }
     }
 
-    /// The keys of the node that serves `store`, if it runs here and this user may ask it.
-    pub(crate) fn running_node(&self, store: &OwnedStore) -> Option<KeyReport> {
+    /// The keys of the node that serves `store`, if it runs here and this user may ask it. With a name only the
+    /// versions of that key, from a node that knows the question.
+    pub(crate) fn running_node(&self, store: &OwnedStore, name: Option<&str>) -> Option<KeyReport> {
         let admin = self.node.admin.as_ref()?;
-        let report = get(&admin.socket, "/keys").ok()?;
+        let path = name.map_or_else(|| "/keys".to_owned(), |name| format!("/keys?name={name}"));
+        let report = get(&admin.socket, &path).ok()?;
         let report: KeyReport = serde_json::from_slice(&report).ok()?;
         let folder = fs::metadata(store.directory()).ok()?;
         ((report.device, report.inode) == (folder.dev(), folder.ino())).then_some(report)

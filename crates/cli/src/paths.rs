@@ -5,7 +5,7 @@
 //! use these functions, so that `up`, `key` and `status` agree.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -17,6 +17,9 @@ pub(crate) const UNIT: &str = "millrace.service";
 
 /// The key-encryption key that `make install` makes.
 pub(crate) const INSTALLED_KEK: &str = "/etc/millrace/kek";
+
+/// The variable of `--state`, which some commands have not.
+pub(crate) const STATE_VARIABLE: &str = "MILLRACE_STATE";
 
 /// The folder for keys and certificates.
 ///
@@ -35,15 +38,17 @@ pub(crate) fn state_dir() -> Result<PathBuf> {
 /// The folder for sockets: cleared by a reboot, writable only by this user.
 ///
 /// # Errors
-/// As [`state_dir`], which is the fallback if there is no runtime folder.
-pub(crate) fn runtime_dir() -> Result<PathBuf> {
+/// As [`state_dir`], which is the fallback if there is no runtime folder. A user without a home has the sockets in the
+/// state folder `named` or, without one, in that of [`STATE_VARIABLE`].
+pub(crate) fn runtime_dir(named: Option<&Path>) -> Result<PathBuf> {
     if is_root() {
         return Ok(PathBuf::from("/run/millrace"));
     }
-    match absolute("XDG_RUNTIME_DIR") {
-        Some(base) => Ok(base.join("millrace")),
-        None => state_dir(),
+    if let Some(base) = absolute("XDG_RUNTIME_DIR") {
+        return Ok(base.join("millrace"));
     }
+    let named = named.map(Path::to_owned).or_else(|| absolute(STATE_VARIABLE));
+    state_dir().ok().or(named).context("no HOME here: name the socket with --socket PATH")
 }
 
 pub(crate) fn is_root() -> bool {

@@ -29,6 +29,15 @@ pub(crate) struct Settings {
     pub(crate) tls: PathBuf,
 }
 
+/// The files of a node that a command uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Uses {
+    /// Keys and certificates, and the sockets.
+    Store,
+    /// The sockets alone: a user without a home directory need not name a state folder.
+    Sockets,
+}
+
 impl Settings {
     /// Settings for `up`.
     pub(crate) fn for_node(args: &UpArgs) -> Result<Self> {
@@ -98,17 +107,18 @@ impl Settings {
     fn of(store: &StoreArgs, socket: Option<&Path>) -> Result<Self> {
         let StoreArgs { config, state, kek_file } = store;
         let config = config.config.as_deref();
-        Self::load(config, state.as_deref(), kek_file.as_deref(), socket)
+        Self::load(config, state.as_deref(), kek_file.as_deref(), socket, Uses::Store)
     }
 
     /// Settings for `status`.
     pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
-        Self::load(args.config.config.as_deref(), None, None, args.socket.socket.as_deref())
+        let config = args.config.config.as_deref();
+        Self::load(config, None, None, args.socket.socket.as_deref(), Uses::Sockets)
     }
 
     /// Settings for commands that only ask the node of this machine.
     pub(crate) fn for_socket(socket: &SocketArg) -> Result<Self> {
-        Self::load(None, None, None, socket.socket.as_deref())
+        Self::load(None, None, None, socket.socket.as_deref(), Uses::Sockets)
     }
 
     /// Settings for `gateway check`. The checked server's provider connects to `socket`.
@@ -116,7 +126,7 @@ impl Settings {
         let config = args.config.config.as_deref();
         let named = args.socket.socket.as_deref();
         let socket = named.or_else(|| socket.filter(|_| config.is_none()));
-        Self::load(config, None, None, socket)
+        Self::load(config, None, None, socket, Uses::Sockets)
     }
 
     fn load(
@@ -124,6 +134,7 @@ impl Settings {
         state: Option<&Path>,
         kek: Option<&Path>,
         socket: Option<&Path>,
+        uses: Uses,
     ) -> Result<Self> {
         let installed = match (file, state) {
             (None, None) => installed_config(),
@@ -139,15 +150,22 @@ impl Settings {
         let state = match (state, file) {
             (Some(state), _) => Some(state.to_owned()),
             (None, Some(_)) => None,
-            (None, None) => Some(paths::state_dir()?),
+            (None, None) => match uses {
+                Uses::Store => Some(paths::state_dir()?),
+                Uses::Sockets => paths::state_dir().ok(),
+            },
         };
         if file.is_none() {
             // No default port: a fixed one would make a second node on this machine fail.
             node.metrics = None;
-            place_socket(&mut node, &paths::runtime_dir()?.join("node.sock"));
         }
-        if let Some(socket) = socket {
-            place_socket(&mut node, socket);
+        match (socket, file) {
+            (Some(socket), _) => place_socket(&mut node, socket),
+            (None, Some(_)) => {}
+            (None, None) => {
+                let folder = paths::runtime_dir(state.as_deref())?;
+                place_socket(&mut node, &folder.join("node.sock"));
+            }
         }
         let mut tls = node.store.directory.with_file_name("tls");
         if let Some(state) = state {
@@ -296,7 +314,7 @@ mod tests {
         let key_of = |more: &str| {
             fs::write(&file, format!("[tcp]\naddress = \"127.0.0.1:0\"\n{more}")).unwrap();
             let state = Some(Path::new("/flag"));
-            let settings = Settings::load(Some(&file), state, None, None).unwrap();
+            let settings = Settings::load(Some(&file), state, None, None, Uses::Store).unwrap();
             settings.node.tcp.unwrap().tls.key
         };
         assert_eq!(key_of(""), Path::new("/flag/tls/node.key"));
@@ -309,13 +327,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("node.toml");
         fs::write(&file, "name = \"from-file\"\n[store]\ndirectory = \"/file/keys\"\n").unwrap();
-        let settings = Settings::load(Some(&file), None, None, None).unwrap();
+        let settings = Settings::load(Some(&file), None, None, None, Uses::Store).unwrap();
         assert_eq!(settings.node.name, "from-file");
         assert_eq!(settings.node.store.directory, Path::new("/file/keys"));
         assert_eq!(settings.tls, Path::new("/file/tls"));
-        let settings =
-            Settings::load(Some(&file), Some(Path::new("/flag")), Some(Path::new("/k")), None)
-                .unwrap();
+        let settings = Settings::load(
+            Some(&file),
+            Some(Path::new("/flag")),
+            Some(Path::new("/k")),
+            None,
+            Uses::Store,
+        )
+        .unwrap();
         assert_eq!(settings.node.store.directory, Path::new("/flag/keys"));
         let kek = KekSource::File { path: PathBuf::from("/k"), create: false };
         assert_eq!(settings.node.store.kek, kek);

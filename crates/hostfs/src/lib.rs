@@ -12,7 +12,9 @@
 //! files      root/         bounded reads below one folder or bundle; no link leads out
 //!            unavailable   reasons for which something could not be read
 //!            glob          names of files with wildcards
-//!            replace       a file replaced as a whole
+//!            ordinary      one ordinary file at a path; nothing in its place makes the reader wait
+//!            trusted       whether another user could replace a folder
+//!            replace       a file replaced as a whole, or put under a free name
 //!            generated/    files that a command generates: compared, written, tested, restored
 //! processes  process       processes; maps: the files that they have mapped
 //!            cpu_list      lists of processors
@@ -46,11 +48,13 @@ mod lexer;
 pub mod maps;
 pub mod nginx;
 pub mod openssl_cnf;
+pub mod ordinary;
 mod probe;
 pub mod process;
 pub mod replace;
 mod root;
 pub mod systemd;
+pub mod trusted;
 mod unavailable;
 
 pub use kind::FileKind;

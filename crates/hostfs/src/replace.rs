@@ -10,6 +10,9 @@ use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
 /// Replaces or makes a file, with exactly this mode; `None` is 0666 less the umask, as for any new file. It is on the
 /// disk when this returns.
 ///
@@ -49,12 +52,62 @@ pub fn replace_with(
         // The error that led here is the one to report.
         let _ = fs::remove_file(&fresh);
     })?;
+    sync_folder_of(path)
+}
+
+/// Renames a file to a name that no file has yet. Network file systems and many of FUSE lack that kind of rename: there
+/// a second name (a hard link) takes its place.
+///
+/// # Errors
+/// Of kind `AlreadyExists` if the name is taken; then both files stay. Of kind `Unsupported` if the file system has
+/// neither.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // NFS, 9p and FUSE answer INVAL; NOSYS is that of a kernel or filter without the call.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+        result => return Ok(result?),
+    }
+    match fs::hard_link(from, to) {
+        // Both names are of one file now, so a failure here leaves a whole file under the new one.
+        Ok(()) => fs::remove_file(from),
+        Err(error) => Err(match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "its file system can neither rename a file to a free name (renameat2) nor make hard links: use a folder \
+                 on another one",
+            ),
+            _ => error,
+        }),
+    }
+}
+
+/// Flushes the entries of the folder of a file to the disk, where the file system can do that.
+///
+/// # Errors
+/// As the operating system reports them.
+pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+    sync_folder(folder.unwrap_or_else(|| Path::new(".")))
+}
+
+/// As [`sync_folder_of`], of the folder itself.
+///
+/// # Errors
+/// As [`sync_folder_of`].
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // 9p and some of FUSE: their server keeps the entries.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
+        result => result,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_testkit::refused_calls::{
+        NO_HARD_LINKS, NO_RENAME_TO_A_FREE_NAME, with_refused_calls,
+    };
+
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -90,6 +143,31 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&path).unwrap(), b"former");
         assert_eq!(names(folder.path()), ["settings"]);
+    }
+
+    #[test]
+    fn file_gets_a_free_name_and_takes_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::write(&from, b"1").unwrap();
+        rename_new(&from, &to).unwrap();
+        fs::write(&from, b"2").unwrap();
+        let error = rename_new(&from, &to).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!((fs::read(&from).unwrap(), fs::read(&to).unwrap()), (b"2".into(), b"1".into()));
+    }
+
+    #[test]
+    fn file_gets_a_free_name_where_only_hard_links_are() {
+        with_refused_calls(&[NO_RENAME_TO_A_FREE_NAME], file_gets_a_free_name_and_takes_no_other);
+        with_refused_calls(&[NO_RENAME_TO_A_FREE_NAME, NO_HARD_LINKS], || {
+            let folder = tempfile::tempdir().unwrap();
+            let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+            fs::write(&from, b"1").unwrap();
+            let error = rename_new(&from, &to).unwrap_err();
+            assert!(error.to_string().contains("hard links"), "{error}");
+            assert_eq!(names(folder.path()), ["from"]);
+        });
     }
 
     #[test]

@@ -232,12 +232,13 @@ impl Vault {
         let mut policy = KeyPolicy::signing([]);
         policy.identities =
             tenants.iter().map(|tenant| format!("{TENANT_PREFIX}{tenant}")).collect();
-        let described = before.and_then(|before| describe(&before.sealed).ok());
-        if let Some(described) = described {
-            policy.hashes = described.policy.hashes;
-            if described.info.key_type.kind() == info.key_type.kind() {
-                policy.operations = described.policy.operations;
-            }
+        let described = before.and_then(|before| Some((before, describe(&before.sealed).ok()?)));
+        if let Some((before, described)) = described {
+            let former = before.former.iter().filter_map(|former| describe(former).ok());
+            let former = former.map(|former| (former.info.key_type, former.policy.operations));
+            let identities = policy.identities;
+            policy = described.policy.renewed(described.info.key_type, info.key_type, former);
+            policy.identities = identities;
         }
         policy.operations = operations.unwrap_or(policy.operations);
         policy.hashes = hashes.unwrap_or(policy.hashes);

@@ -38,6 +38,6 @@ pub use key::{
 };
 pub use operation::{
     Hash, JobId, MAX_INPUT_LEN, MAX_LABEL_LEN, ML_DSA_MU_LEN, MlDsaInput, Operation, OperationKind,
-    Output,
+    Output, Purpose,
 };
 pub use sets::{HashAlgorithms, OperationSet};

@@ -347,7 +347,38 @@ coded_enum! {
     }
 }
 
+/// What an operation is for: keys of different kinds have different operations for the same purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A signature.
+    Sign,
+    /// Something encrypted for the key is opened.
+    Decrypt,
+    /// A secret is agreed on with another party.
+    Agree,
+    /// The bare operation of the key, which serves every purpose.
+    Raw,
+}
+
 impl OperationKind {
+    /// What the operation is for.
+    #[must_use]
+    pub const fn purpose(self) -> Purpose {
+        match self {
+            Self::RsaPkcs1Sign
+            | Self::RsaPssSign
+            | Self::EcdsaSign
+            | Self::Ed25519Sign
+            | Self::DsaSign
+            | Self::MlDsaSign => Purpose::Sign,
+            Self::RsaOaepDecrypt | Self::RsaPkcs1Decrypt | Self::RsaTlsPremaster => {
+                Purpose::Decrypt
+            }
+            Self::Ecdh | Self::X25519 | Self::DhDerive => Purpose::Agree,
+            Self::RsaRaw => Purpose::Raw,
+        }
+    }
+
     /// The kinds of keys with this operation.
     #[must_use]
     pub const fn key_kinds(self) -> &'static [KeyKind] {

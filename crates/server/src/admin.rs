@@ -8,6 +8,7 @@
 //! | `GET /status` | as on the status socket |
 //! | `GET /sessions` | [`Sessions`]: identity, agent, age and jobs in flight of each |
 //! | `GET /keys` | [`KeyReport`](millrace_service::keys::KeyReport): versions in service, files that cannot be used |
+//! | `GET /keys?name=NAME` | the same of one key: the whole list has megabytes for thousands of keys |
 //! | `GET /settings` | the settings in force, with their revision |
 //! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::ReloadReport) |
 //!
@@ -19,8 +20,8 @@ use std::io;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::State;
 use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -115,9 +116,13 @@ async fn sessions(State(node): State<NodeHandle>) -> Response {
     answer(&Sessions { sessions })
 }
 
-async fn keys(State(node): State<NodeHandle>) -> Response {
+async fn keys(State(node): State<NodeHandle>, RawQuery(query): RawQuery) -> Response {
+    let report = move || {
+        let name = query.as_deref().and_then(|query| query.strip_prefix("name="));
+        name.map_or_else(|| node.service().keys(), |name| node.service().keys_of(name))
+    };
     // A reload holds the lock of the keys while it reads the disk.
-    match spawn_blocking(move || node.service().keys()).await {
+    match spawn_blocking(report).await {
         Ok(report) => answer(&report),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -483,7 +483,7 @@ async fn watch(node: Arc<NodeInner>) {
         ticks.tick().await;
         let service = node.service.clone();
         service.expire_grants(Instant::now(), SystemTime::now());
-        match spawn_blocking(move || service.reload_keys()).await {
+        match spawn_blocking(move || service.watch_keys(Instant::now())).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
                 if let Some(suppressed) = complaints.pass(Instant::now()) {

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::policy::{KeyPolicy, admits};
-use crate::store::{KeyStore, Stamp, StoreError, VersionId};
+use crate::store::{FolderChanges, KeyStore, MAX_FORMER, MAX_KEYS, Stamp, StoreError, VersionId};
 
 /// A version of a key that sessions can have open. `K` is the engine's key type.
 pub struct KeyEntry<K> {
@@ -227,15 +227,39 @@ pub(crate) struct Keyring {
     current: RwLock<Arc<KeySet<Arc<Key>>>>,
     /// The result of loading each file. Locked during a reload, so only one reload runs at a time.
     files: Mutex<BTreeMap<VersionId, Loaded>>,
+    /// What the last reload knows of the store. Never locked while `files` is waited for.
+    watched: Mutex<Option<Watched>>,
+    changes: Mutex<FolderChanges>,
 }
+
+/// The state of the store at the last reload.
+#[derive(Clone, Copy)]
+struct Watched {
+    /// Stamp of the directory, taken before it was read, and the time at which it was first seen.
+    folder: (Stamp, Instant),
+    /// The time of the reload.
+    read: Instant,
+    /// Whether a file must be read again although it did not change.
+    is_passing: bool,
+}
+
+/// Age of a directory's stamp from which on it says that nothing changed: a change in the same tick of the file
+/// system's clock as the last one leaves the stamp as it is. The coarsest tick, FAT's, is 2 s.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// Interval of reloads that look at each file of a directory without a change: a file that another host writes in place,
+/// as no command of Millrace does, changes only its own stamp. A look at 10,000 files takes 20 ms of a core.
+const FULL_SCAN: Duration = Duration::from_secs(10);
 
 type Entry = Arc<KeyEntry<Arc<Key>>>;
 
 #[derive(Clone, Default)]
 struct Loaded {
     /// The stamp of the file at the time of reading; `None` if it must be read again: a transient error
-    /// prevented reading, or a former version had no current one.
+    /// prevented reading, a former version had no current one, or there was no room.
     stamp: Option<Stamp>,
+    /// Whether it must be read again although no file of the store changes.
+    is_passing: bool,
     /// The version in service; that of an earlier file where the present one is damaged.
     entry: Option<Entry>,
     /// Why the present file cannot be used.
@@ -293,6 +317,8 @@ impl Keyring {
             engine,
             current: RwLock::new(Arc::new(KeySet::from_iter([]))),
             files: Mutex::new(BTreeMap::new()),
+            watched: Mutex::default(),
+            changes: Mutex::default(),
         }
     }
 
@@ -304,6 +330,26 @@ impl Keyring {
     /// The current keys.
     pub(crate) fn current(&self) -> Arc<KeySet<Arc<Key>>> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reloads like [`Self::reload`] if the store may have changed since the last reload; `None` if it did not.
+    ///
+    /// # Errors
+    /// As [`Self::reload`].
+    pub(crate) fn watch(&self, now: Instant) -> Result<Option<Reloaded>, StoreError> {
+        let happened = lock(&self.changes).any();
+        let watched = *lock(&self.watched);
+        let unchanged = watched.is_some_and(|watched| {
+            let (_, seen) = watched.folder;
+            !happened
+                && !watched.is_passing
+                && now.saturating_duration_since(seen) >= SETTLED
+                && now.saturating_duration_since(watched.read) < FULL_SCAN
+        });
+        if unchanged && watched.map(|watched| watched.folder.0) == Some(self.store.stamp()?) {
+            return Ok(None);
+        }
+        self.reload().map(Some)
     }
 
     /// Updates the loaded keys from the store, reading only changed files. Blocks on the disk and on key
@@ -318,7 +364,11 @@ impl Keyring {
     /// If the directory cannot be read; then nothing changes.
     pub(crate) fn reload(&self) -> Result<Reloaded, StoreError> {
         let mut files = lock(&self.files);
+        let read = Instant::now();
+        let folder = self.store.stamp()?;
+        lock(&self.changes).follow(self.store.directory(), folder.inode());
         let present = self.store.entries()?;
+        let mut room = Room::beside(&files, &present);
         let mut report = Reloaded::default();
         let mut differs = false;
         let mut after: BTreeMap<VersionId, Loaded> = BTreeMap::new();
@@ -330,11 +380,20 @@ impl Keyring {
             let loaded = if id.former.is_some() && current.is_none() {
                 // A former version serves under the policy of the current one.
                 Loaded::default()
+            } else if let Some(problem) = room.refuse(&id, &known) {
+                if known.problem.is_none() {
+                    warn!(
+                        key = id.name,
+                        former = id.former.is_some(),
+                        problem,
+                        "key file is not served"
+                    );
+                }
+                Loaded { problem: Some(problem), ..Loaded::default() }
             } else if known.stamp == Some(stamp) {
                 known.clone()
             } else {
-                let loaded =
-                    self.load(&id, stamp, known.entry.clone(), &versions(&files, &id.name));
+                let loaded = self.load(&id, stamp, &known, &versions(&files, &id.name));
                 report.changed += usize::from(loaded.stamp.is_some() && loaded.problem.is_none());
                 loaded
             };
@@ -348,6 +407,7 @@ impl Keyring {
             report.broken += usize::from(loaded.problem.is_some());
             after.insert(id, loaded);
         }
+        let is_passing = after.values().any(|loaded| loaded.is_passing);
         let serving: HashSet<_> = entries(&after).map(Arc::as_ptr).collect();
         for entry in entries(&files).filter(|entry| !serving.contains(&Arc::as_ptr(entry))) {
             info!(key = &**entry.name(), "key or former version removed");
@@ -357,6 +417,11 @@ impl Keyring {
         report.removed =
             files.keys().filter(|id| id.former.is_none() && !after.contains_key(*id)).count();
         *files = after;
+        let mut watched = lock(&self.watched);
+        let seen = watched.map(|before| before.folder).filter(|(stamp, _)| *stamp == folder);
+        let folder = seen.unwrap_or((folder, read));
+        *watched = Some(Watched { folder, read, is_passing });
+        drop(watched);
         if differs || report.changed > 0 {
             let of = |former: bool| {
                 let files = files.iter().filter(move |(id, _)| id.former.is_some() == former);
@@ -368,22 +433,16 @@ impl Keyring {
         Ok(report)
     }
 
-    /// The result of loading a changed file. `before` is the version that the file had in service, `versions`
-    /// are those of its key.
-    fn load(
-        &self,
-        id: &VersionId,
-        stamp: Stamp,
-        before: Option<Entry>,
-        versions: &[Entry],
-    ) -> Loaded {
+    /// The result of loading a changed file. `known` is what the file had before, `versions` are those of its key.
+    fn load(&self, id: &VersionId, stamp: Stamp, known: &Loaded, versions: &[Entry]) -> Loaded {
+        let before = known.entry.clone();
         let error = match self.try_load(id, versions) {
             Ok(entry) => {
-                return Loaded { stamp: Some(stamp), entry: Some(entry), problem: None };
+                return Loaded { stamp: Some(stamp), entry: Some(entry), ..Loaded::default() };
             }
             // Removed since the listing: the next reload sees that.
             Err(Broken::Store(StoreError::NoSuchKey { .. })) => {
-                return Loaded { stamp: None, entry: before, problem: None };
+                return Loaded { entry: before, is_passing: true, ..Loaded::default() };
             }
             Err(error) => error,
         };
@@ -393,10 +452,14 @@ impl Keyring {
             // The file is genuine: its policy holds, although this node cannot use its key.
             entry.set_policy((**policy).clone());
         }
-        warn!(key = id.name, former = id.former.is_some(), kept = entry.is_some(), %error, "key file cannot be used");
+        let problem = Some(error.to_string());
+        // One that stays unreadable is not news at every reload.
+        if known.problem != problem {
+            warn!(key = id.name, former = id.former.is_some(), kept = entry.is_some(), %error, "key file cannot be used");
+        }
         // A bad file is read again when it changes; an unreadable file at every reload.
-        let passing = matches!(error, Broken::Store(StoreError::Read { .. }));
-        Loaded { stamp: (!passing).then_some(stamp), entry, problem: Some(error.to_string()) }
+        let is_passing = matches!(&error, Broken::Store(error) if error.is_passing());
+        Loaded { stamp: (!is_passing).then_some(stamp), entry, problem, is_passing }
     }
 
     fn try_load(&self, id: &VersionId, versions: &[Entry]) -> Result<Entry, Broken> {
@@ -421,12 +484,13 @@ impl Keyring {
         Ok(Arc::new(KeyEntry::new(&id.name, key, meta.info, meta.policy)))
     }
 
-    /// The keys and what is wrong with them, for the node named `node`.
-    pub(crate) fn report(&self, node: &str) -> KeyReport {
+    /// The keys, or the one with this name, and what is wrong with them, for the node named `node`.
+    pub(crate) fn report(&self, node: &str, name: Option<&str>) -> KeyReport {
         let directory = self.store.directory();
         let metadata = std::fs::metadata(directory).ok();
         let files = lock(&self.files);
-        let keys = files.iter().map(|(id, loaded)| KeyRow {
+        let wanted = files.iter().filter(|(id, _)| name.is_none_or(|name| name == id.name));
+        let keys = wanted.map(|(id, loaded)| KeyRow {
             name: id.name.clone(),
             former: id.former.is_some(),
             spki_sha256: loaded.entry.as_ref().map(|entry| hex::encode(spki_sha256(&entry.info))),
@@ -440,6 +504,49 @@ impl Keyring {
             inode: metadata.as_ref().map_or(0, MetadataExt::ino),
             kek: self.store.kek().map(|kek| kek.to_string()),
             keys: keys.collect(),
+        }
+    }
+}
+
+/// The room for keys that are not in service yet, within the bounds of the store. Its commands keep them; files may also
+/// be copied into it.
+struct Room {
+    names: usize,
+    /// A name, and its former versions so far.
+    former: (String, usize),
+}
+
+impl Room {
+    /// A key in service keeps its place.
+    fn beside(files: &BTreeMap<VersionId, Loaded>, present: &[(VersionId, Stamp)]) -> Self {
+        let serves = |id: &VersionId| files.get(id).is_some_and(|known| known.entry.is_some());
+        let serving = present.iter().filter(|(id, _)| id.former.is_none() && serves(id)).count();
+        Self { names: MAX_KEYS.saturating_sub(serving), former: (String::new(), 0) }
+    }
+
+    /// Why the node does not serve a version. Asked for each, in their order.
+    fn refuse(&mut self, id: &VersionId, known: &Loaded) -> Option<String> {
+        if id.former.is_some() {
+            if self.former.0 != id.name {
+                self.former = (id.name.clone(), 0);
+            }
+            self.former.1 += 1;
+            return (self.former.1 > MAX_FORMER).then(|| {
+                let name = &id.name;
+                format!(
+                    "{name} has more than {MAX_FORMER} former versions: millrace key remove {name} --former"
+                )
+            });
+        }
+        if known.entry.is_some() {
+            return None;
+        }
+        match self.names.checked_sub(1) {
+            Some(left) => {
+                self.names = left;
+                None
+            }
+            None => Some(StoreError::Full.to_string()),
         }
     }
 }
@@ -482,9 +589,16 @@ enum Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use millrace_engine::EngineConfig;
     use millrace_operation::{KeyType, OperationKind};
+    use millrace_testkit::fake::FakeBackend;
+    use millrace_testkit::keys;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+    use crate::store::{IfExists, KekSource};
 
     fn entry(name: &str, spki: u8, identities: &[&str]) -> Arc<KeyEntry<u32>> {
         let info = KeyInfo { key_type: KeyType::Ed25519, spki: vec![spki; 44] };
@@ -570,6 +684,78 @@ mod tests {
         entry.used(Instant::now());
         let used = entry.last_used().unwrap();
         assert!(used + 1 >= before && used <= unix(SystemTime::now()) + 1, "{used}");
+    }
+
+    /// A ring over a store with the key `www`, loaded, and the folder of the store.
+    fn ring(folder: &tempfile::TempDir) -> (Keyring, std::path::PathBuf) {
+        let kek = KekSource::File { path: folder.path().join("kek"), create: true };
+        let store = KeyStore::open(folder.path().join("keys"), &kek).unwrap();
+        let engine =
+            Engine::start(EngineConfig::default(), vec![Arc::new(FakeBackend::default())]).unwrap();
+        let key = keys::rsa_2048().private_key();
+        let info = engine.load_key(&key).unwrap().info().clone();
+        store.import("www", &key, info, KeyPolicy::signing(["*"]), IfExists::Fail).unwrap();
+        let ring = Keyring::new(Arc::new(store), engine);
+        assert_eq!(ring.reload().unwrap().changed, 1);
+        (ring, folder.path().join("keys"))
+    }
+
+    #[test]
+    fn store_without_a_change_is_not_read_again_and_each_change_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ring, keys) = ring(&folder);
+        let settled = Instant::now() + SETTLED;
+        assert!(ring.watch(Instant::now()).unwrap().is_some(), "a change in the same tick");
+        assert_eq!(ring.watch(settled).unwrap(), None);
+        let good = fs::read(keys.join("www.key")).unwrap();
+        fs::write(keys.join("www.key"), b"rubbish").unwrap();
+        assert_eq!(ring.watch(settled).unwrap().unwrap().broken, 1, "written in place");
+        assert_eq!(ring.watch(settled).unwrap(), None);
+        fs::write(keys.join("www.key"), good).unwrap();
+        assert_eq!(ring.watch(settled).unwrap().unwrap().broken, 0);
+        *lock(&ring.changes) = FolderChanges::default();
+        assert_eq!(ring.watch(settled).unwrap(), None);
+        ring.store().remove("www").unwrap();
+        assert_eq!(ring.watch(settled).unwrap().unwrap().removed, 1, "by the stamp alone");
+        assert!(ring.watch(settled + FULL_SCAN).unwrap().is_some(), "for other hosts");
+    }
+
+    #[test]
+    fn pipe_in_the_store_is_reported_and_holds_nothing_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ring, keys) = ring(&folder);
+        let pipe = keys.join("pipe.key");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        assert_eq!(ring.watch(Instant::now()).unwrap().unwrap().broken, 1);
+        let report = ring.report("node", Some("pipe"));
+        let row = report.keys.iter().find(|row| row.name == "pipe").unwrap();
+        let problem = row.problem.as_deref().unwrap();
+        assert!(problem.contains("pipe.key") && problem.contains("a pipe"), "{problem}");
+        ring.store().set_policy("www", KeyPolicy::signing(["uid:33"])).unwrap();
+        ring.watch(Instant::now()).unwrap();
+        let name = KeySelector::Name("www".to_owned());
+        assert!(ring.current().find(&name, "uid:7").is_none(), "the change is in force");
+        ring.store().remove("pipe").unwrap();
+        assert_eq!(ring.watch(Instant::now()).unwrap().unwrap().broken, 0);
+    }
+
+    #[test]
+    fn versions_past_the_bounds_are_refused_by_name_and_those_in_service_stay() {
+        let served = Loaded { entry: None, ..Loaded::default() };
+        let mut room = Room::beside(&BTreeMap::new(), &[]);
+        for number in 0..MAX_KEYS {
+            let id = VersionId::current(&format!("k{number}"));
+            assert_eq!(room.refuse(&id, &served), None);
+        }
+        let problem = room.refuse(&VersionId::current("zzz"), &served).unwrap();
+        assert!(problem.contains("10000 keys"), "{problem}");
+        for number in 0..=MAX_FORMER {
+            let id = VersionId { name: "www".to_owned(), former: Some(number.to_string()) };
+            let problem = room.refuse(&id, &served);
+            assert_eq!(problem.is_some(), number == MAX_FORMER, "{problem:?}");
+        }
+        let other = VersionId { name: "www2".to_owned(), former: Some("0".to_owned()) };
+        assert_eq!(room.refuse(&other, &served), None, "each name has its own bound");
     }
 
     #[test]

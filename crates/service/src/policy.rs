@@ -3,7 +3,9 @@
 
 //! The policy of a key: which identities may do which operations with which hashes.
 
-use millrace_operation::{Hash, HashAlgorithms, Operation, OperationKind, OperationSet};
+use millrace_operation::{
+    Hash, HashAlgorithms, KeyType, Operation, OperationKind, OperationSet, Purpose,
+};
 
 /// Begins the name of a tenant in key policies.
 pub const TENANT_PREFIX: &str = "tenant:";
@@ -48,6 +50,29 @@ impl KeyPolicy {
         }
     }
 
+    /// The policy of a key of type `new` that takes the place of one of type `old` with this policy. A key of another
+    /// kind has other operations: it gets those of the same purposes, and no purpose is added. If a former version
+    /// (`former`, the newest first, each with its type and its operations) was of the new kind, it gets no operation
+    /// that this version did not have.
+    #[must_use]
+    pub fn renewed(
+        self,
+        old: KeyType,
+        new: KeyType,
+        former: impl IntoIterator<Item = (KeyType, OperationSet)>,
+    ) -> Self {
+        if old.kind() == new.kind() {
+            return self;
+        }
+        let before = self.operations.iter().filter(|kind| kind.fits(old));
+        let purposes: Vec<Purpose> = before.map(OperationKind::purpose).collect();
+        let of_kind = former.into_iter().find(|(key_type, _)| key_type.kind() == new.kind());
+        let bound = of_kind.map_or_else(|| Self::signing([]).operations, |(_, bound)| bound);
+        let operations = bound.iter().filter(|kind| kind.fits(new));
+        let operations = operations.filter(|kind| purposes.contains(&kind.purpose())).collect();
+        Self { operations, ..self }
+    }
+
     /// Whether `identity` may use the key at all. If not, the key does not exist for it.
     #[must_use]
     pub fn admits(&self, identity: &str) -> bool {
@@ -69,6 +94,8 @@ pub(crate) fn admits(policy: &KeyPolicy, identity: &str, tenant: Option<&str>) -
 
 #[cfg(test)]
 mod tests {
+    use millrace_operation::Curve;
+
     use super::*;
 
     #[test]
@@ -88,6 +115,37 @@ mod tests {
         let pss = |mgf_hash| Operation::RsaPssSign { hash: Hash::Sha256, mgf_hash, salt_len: 32 };
         assert!(policy.permits(&pss(Hash::Sha256)));
         assert!(!policy.permits(&pss(Hash::Sha1)));
+    }
+
+    #[test]
+    fn renewal_with_another_kind_of_key_adds_no_purpose_and_no_operation_of_before() {
+        use OperationKind::*;
+        let rsa = KeyType::Rsa { bits: 2048 };
+        let (p256, p384) = (KeyType::Ec(Curve::P256), KeyType::Ec(Curve::P384));
+        let policy = |kinds: &[OperationKind]| KeyPolicy {
+            operations: kinds.iter().copied().collect(),
+            ..KeyPolicy::signing(["uid:33"])
+        };
+        let set = |kinds: &[OperationKind]| kinds.iter().copied().collect::<OperationSet>();
+        let everything = OperationKind::ALL;
+        for (before, old, new, after) in [
+            (&[RsaPssSign][..], rsa, p256, &[EcdsaSign][..]),
+            (everything, rsa, p256, &[EcdsaSign]),
+            (&[RsaOaepDecrypt], rsa, p256, &[]),
+            (&[EcdsaSign], p256, rsa, &[RsaPkcs1Sign, RsaPssSign]),
+            (everything, p256, rsa, &[RsaPkcs1Sign, RsaPssSign]),
+            (&[EcdsaSign, Ecdh], p256, p384, &[EcdsaSign, Ecdh]),
+            (&[EcdsaSign], p256, KeyType::X25519, &[]),
+            (&[Ecdh], p256, KeyType::X25519, &[X25519]),
+            (&[RsaPssSign], rsa, KeyType::Rsa { bits: 4096 }, &[RsaPssSign]),
+        ] {
+            let renewed = policy(before).renewed(old, new, []);
+            assert_eq!(renewed.operations, set(after), "{before:?} of {old} to {new}");
+            assert_eq!(renewed.identities, ["uid:33"]);
+        }
+        let former = [(p384, set(&[EcdsaSign])), (rsa, set(&[RsaPssSign, RsaOaepDecrypt]))];
+        let back = policy(&[EcdsaSign]).renewed(p256, rsa, former);
+        assert_eq!(back.operations, set(&[RsaPssSign]));
     }
 
     #[test]

@@ -67,8 +67,9 @@ fn rewritten_policy_lists_only_operations_that_fit_the_key() {
     assert_eq!(operations, [OperationKind::Ed25519Sign]);
 }
 
+/// The file's own seal tells a later version from an edit: the tests of the store have one with a genuine seal.
 #[test]
-fn bits_and_types_of_a_later_version_ask_for_an_upgrade() {
+fn later_version_asks_for_an_upgrade_and_edited_bits_and_types_do_not() {
     let (folder, store) = old_store();
     let path = folder.path().join("keys/p256.key");
     let bytes = fs::read(&path).unwrap();
@@ -76,17 +77,19 @@ fn bits_and_types_of_a_later_version_ask_for_an_upgrade() {
     let type_code = metadata.start + 2 + "p256".len() + 8;
     let top_operations = metadata.end - OPERATIONS_END - 3;
     let top_hashes = metadata.end - 4;
-    for (offset, value, what) in [
-        (8, 2, "version 2"),
-        (type_code, 0x7f, "key type"),
-        (top_operations, 0x80, "operation"),
-        (top_hashes, 0x80, "hash"),
+    let upgrade = &["version 2", "upgrade millrace"][..];
+    let edited = &["p256.key", "was changed after it was sealed"][..];
+    for (offset, value, parts) in [
+        (8, 2, upgrade),
+        (type_code, 0x7f, edited),
+        (top_operations, 0x80, edited),
+        (top_hashes, 0x80, edited),
     ] {
         let mut later = bytes.clone();
         later[offset] = value;
         fs::write(&path, &later).unwrap();
         let error = store.load("p256").unwrap_err().to_string();
-        for part in [what, "upgrade millrace"] {
+        for part in parts {
             assert!(error.contains(part), "{part} in {error}");
         }
         assert!(!error.contains("damaged ("), "{error}");

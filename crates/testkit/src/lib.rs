@@ -16,6 +16,7 @@
 //! | | `verify` | the peer's side of every operation, with OpenSSL and RustCrypto; same feature |
 //! | hosts | [`machine`] | a folder in the place of a machine's `/` |
 //! | | [`qat`] | machines with QAT cards, by a stand-in under Intel's library |
+//! | | [`refused_calls`] | system calls that fail, as on a file system that lacks them |
 //! | | [`etcd`] | a real etcd cluster, for the manager's store |
 //! | the run | [`wait`] | waits for a condition, with a bound |
 //! | | [`random`] | random numbers from a seed |
@@ -30,5 +31,5 @@ mod run;
 pub use backend::{collector, device, fake, faulty, keys, vectors};
 #[cfg(feature = "conformance")]
 pub use backend::{conformance, verify};
-pub use host::{etcd, machine, qat};
+pub use host::{etcd, machine, qat, refused_calls};
 pub use run::{is_long, random, skip, timing, wait};

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Outcome, Place, openssl_key, p256_key, rsa_key};
+use crate::support::{Outcome, Place, SOON, openssl_key, p256_key, rsa_key};
 
 fn names(place: &Place) -> Vec<String> {
     let list = place.run(&["key", "list", "--json"]);
@@ -379,11 +379,14 @@ fn replaced_key_keeps_its_policy_and_its_former_version() {
         assert_eq!(after[kept], before[kept], "{kept}");
     }
     assert_eq!(after["former"][0]["spki_sha256"], before["spki_sha256"]);
-    // A key of another type gets the operations that it has, for the same clients.
-    import(&place, "www", &p256_key(), &["--replace"]).done();
+    // A key of another type gets the operations of the same purpose, for the same clients, and that is said.
+    let outcome = import(&place, "www", &p256_key(), &["--replace"]);
+    for part in ["policy is another one now", "rsa-2048 before", "+ operations ecdsa-sign\n"] {
+        assert!(outcome.done().talk.contains(part), "{outcome:?}");
+    }
     let after = show();
     assert_eq!(after["identities"], before["identities"]);
-    assert_eq!(after["operations"], serde_json::json!(["ecdsa-sign", "ecdh-derive"]));
+    assert_eq!(after["operations"], serde_json::json!(["ecdsa-sign"]));
     assert_eq!(after["former"].as_array().unwrap().len(), 2);
     assert_eq!(names(&place), ["www"]);
     // An option changes what it names.
@@ -391,6 +394,147 @@ fn replaced_key_keeps_its_policy_and_its_former_version() {
     assert_eq!(show()["identities"], serde_json::json!(["uid:34"]));
     place.run(&["key", "remove", "www", "--former"]).done();
     assert_eq!(show()["former"], serde_json::json!([]));
+}
+
+#[test]
+fn renewal_with_other_key_types_and_back_never_widens_the_policy() {
+    let place = Place::new();
+    import(&place, "www", &rsa_key(2048), &["--operations", "rsa-pss-sign"]).done();
+    let operations = || -> Value {
+        let show = place.run(&["key", "show", "www", "--json"]);
+        serde_json::from_str::<Value>(&show.done().data).unwrap()["operations"].clone()
+    };
+    for (key, expected) in [(p256_key(), "ecdsa-sign"), (rsa_key(2048), "rsa-pss-sign")] {
+        let would = import(&place, "www", &key, &["--replace", "--dry-run"]);
+        assert!(would.done().data.contains(&format!("+ operations {expected}\n")), "{would:?}");
+        import(&place, "www", &key, &["--replace"]).done();
+        assert_eq!(operations(), serde_json::json!([expected]));
+    }
+    let x25519 = openssl_key(&["genpkey", "-algorithm", "X25519"]);
+    import(&place, "www", &x25519, &["--replace"]).failed(2, &["x25519 key", "it can do"]);
+    assert_eq!(operations(), serde_json::json!(["rsa-pss-sign"]));
+}
+
+#[test]
+fn former_versions_without_a_current_one_are_shown_and_removed() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    import(&place, "www", &p256_key(), &["--replace"]).done();
+    fs::remove_file(place.path("state/keys/www.key")).unwrap();
+    let list = place.run(&["key", "list"]);
+    assert!(list.done().talk.contains("millrace key remove www"), "{list:?}");
+    let would = place.run(&["key", "remove", "www", "--former", "--dry-run"]);
+    assert!(would.done().data.contains("would remove 1 former"), "{would:?}");
+    place.run(&["key", "remove", "www"]).done();
+    place.run(&["key", "remove", "www"]).failed(4, &["no key named www"]);
+}
+
+#[test]
+fn pipe_in_the_store_holds_no_command_up() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let pipe = place.path("state/keys/pipe.key");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let list = place.run(&["key", "list"]);
+    list.failed(1, &["1 files in"]);
+    assert!(list.talk.contains("pipe.key: it is a pipe") && list.data.contains("www"), "{list:?}");
+    place.run(&["key", "policy", "www", "--add-uid", "33"]).done();
+    let mut node = place.up(&[]);
+    assert_eq!(place.status()["keys_broken"], 1);
+    place.run(&["key", "policy", "www", "--remove-uid", "33"]).done();
+    node.signal(rustix::process::Signal::TERM);
+    assert!(node.wait().success(), "{}", node.log());
+}
+
+#[test]
+fn key_in_another_form_is_refused_with_the_command_that_converts_it() {
+    let place = Place::new();
+    let marked = format!("\u{feff}{}", p256_key());
+    import(&place, "marked", &marked, &[]).done();
+    let explicit = openssl_key(&[
+        "genpkey",
+        "-algorithm",
+        "EC",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-pkeyopt",
+        "ec_param_enc:explicit",
+    ]);
+    import(&place, "explicit", &explicit, &[]).failed(3, &["explicit", "-param_enc named_curve"]);
+    let pem = place.write("plain.pem", &p256_key());
+    let path = |name: &str| place.path(name).display().to_string();
+    let openssl = |args: &[&str]| {
+        let done = Command::new("openssl").args(args).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    let plain = pem.to_str().unwrap();
+    openssl(&["pkey", "-in", plain, "-outform", "DER", "-out", &path("key.der")]);
+    let words = &["DER, not PEM", "openssl pkey -inform DER"];
+    place.run(&["key", "import", "der", &path("key.der")]).failed(3, words);
+    let p12 = path("key.p12");
+    openssl(&[
+        "pkcs12", "-export", "-nocerts", "-inkey", plain, "-passout", "pass:x", "-out", &p12,
+    ]);
+    place.run(&["key", "import", "p12", &p12]).failed(3, &["PKCS#12", "openssl pkcs12"]);
+    let bad = place.run(&["key", "import", "../x", plain, "--replace"]);
+    bad.failed(2, &["\"../x\" cannot name a key"]);
+    assert!(!bad.talk.contains("remove the key"), "{bad:?}");
+    assert_eq!(names(&place), ["marked"]);
+}
+
+/// Each reads its secret from standard input, and waits for it here.
+#[test]
+fn command_that_reads_a_key_leaves_no_core() {
+    let place = Place::new();
+    for args in [&["key", "import", "www", "-"][..], &["key", "import", "www", "-", "--replace"]] {
+        let mut command = place.command(args);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let limits = format!("/proc/{}/limits", child.id());
+        let no_core = || {
+            let text = fs::read_to_string(&limits).unwrap_or_default();
+            let line = text.lines().find(|line| line.starts_with("Max core file size"));
+            line.is_some_and(|line| line.split_whitespace().skip(4).take(2).all(|it| it == "0"))
+        };
+        let hardened = millrace_testkit::wait::holds_within(SOON, no_core);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(hardened, "{args:?}");
+    }
+}
+
+/// Only root can be another user than the one of this run, who has a home.
+#[test]
+fn user_without_a_home_names_the_state_folder_or_the_socket() {
+    if !rustix::process::geteuid().is_root() {
+        millrace_testkit::skip!("only root can change its user");
+    }
+    let place = Place::new();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let state = place.path("state");
+    fs::create_dir(&state).unwrap();
+    if std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).is_err() {
+        millrace_testkit::skip!("this root may not change the owner of files");
+    }
+    let pem = place.write("key.pem", &p256_key());
+    let program = place.path("millrace");
+    fs::copy(env!("CARGO_BIN_EXE_millrace"), &program).unwrap();
+    let run = |args: &[&str], state: Option<&Path>| {
+        let mut command = Command::new(&program);
+        use std::os::unix::process::CommandExt;
+        command.args(args).env_clear().uid(65_534).gid(65_534);
+        command.envs(state.map(|state| ("MILLRACE_STATE", state)));
+        Outcome::of(command.output().unwrap())
+    };
+    let named = state.to_str().unwrap();
+    run(&["key", "import", "www", pem.to_str().unwrap(), "--state", named], None).done();
+    let list = run(&["key", "list"], Some(&state));
+    assert!(list.done().data.contains("www"), "{list:?}");
+    run(&["key", "list"], None).failed(1, &["--state DIR"]);
+    run(&["status"], None).failed(1, &["--socket PATH"]);
+    let socket = place.path("none.sock");
+    run(&["status", "--socket", socket.to_str().unwrap()], None).failed(5, &["none-status.sock"]);
+    run(&["status"], Some(&state)).failed(5, &["state/status.sock"]);
 }
 
 #[test]

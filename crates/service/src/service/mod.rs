@@ -370,8 +370,25 @@ impl Service {
     /// # Errors
     /// If the store cannot be read; the previous keys stay in force.
     pub fn reload_keys(&self) -> Result<Reloaded, StoreError> {
+        self.note_reload(self.inner.keyring.reload())
+    }
+
+    /// Applies changes of the store like [`Self::reload_keys`], without a look at each file where the directory has not
+    /// changed. Call it twice a second.
+    ///
+    /// # Errors
+    /// As [`Self::reload_keys`].
+    pub fn watch_keys(&self, now: Instant) -> Result<(), StoreError> {
+        match self.inner.keyring.watch(now) {
+            Ok(None) => Ok(()),
+            Ok(Some(reloaded)) => self.note_reload(Ok(reloaded)).map(drop),
+            Err(error) => self.note_reload(Err(error)).map(drop),
+        }
+    }
+
+    fn note_reload(&self, reloaded: Result<Reloaded, StoreError>) -> Result<Reloaded, StoreError> {
         let ServiceInner { metrics, keyring, .. } = &*self.inner;
-        let reloaded = keyring.reload().inspect_err(|_| metrics.reloads_failed.add(1))?;
+        let reloaded = reloaded.inspect_err(|_| metrics.reloads_failed.add(1))?;
         if reloaded.changed + reloaded.removed > 0 {
             metrics.reloads.add(1);
         }
@@ -468,7 +485,13 @@ impl Service {
     /// The keys with the versions in service, and the files that cannot be used.
     #[must_use]
     pub fn keys(&self) -> KeyReport {
-        self.inner.keyring.report(&self.inner.name)
+        self.inner.keyring.report(&self.inner.name, None)
+    }
+
+    /// The versions of one key, as [`Self::keys`] has them.
+    #[must_use]
+    pub fn keys_of(&self, name: &str) -> KeyReport {
+        self.inner.keyring.report(&self.inner.name, Some(name))
     }
 
     /// Names the certificate that the node shows its clients. `None` without a TCP listener.

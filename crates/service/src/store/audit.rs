@@ -12,12 +12,11 @@
 //! line before); a reader ignores fields that it does not know. The log grows by about 300 bytes per change,
 //! and Millrace never truncates it.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use millrace_hostfs::ordinary;
 use serde_json::{Value, json};
 
 /// Name of the log in the folder of the key store.
@@ -48,17 +47,8 @@ pub(super) fn append(
         "key": key,
         "detail": detail,
     });
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(no_follow())
-        .open(folder.join(AUDIT_LOG))?;
+    // Never through a link, which could redirect the line to another file.
+    let mut file = ordinary::open_to_append(&folder.join(AUDIT_LOG), 0o600)?;
     file.write_all(format!("{line}\n").as_bytes())?;
     file.sync_data()
-}
-
-/// Without it, a symbolic link in place of the log could redirect the line to another file.
-fn no_follow() -> i32 {
-    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use millrace_hostfs::trusted::Untrusted;
 use thiserror::Error;
 
 use super::MAX_KEYS;
@@ -44,6 +45,9 @@ pub enum StoreError {
         /// The user id of this process.
         user: u32,
     },
+    /// Another user could put another directory in the place of this one.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// The key-encryption key is missing, or sealing failed.
     #[error(transparent)]
     Kek(#[from] KekError),
@@ -70,11 +74,8 @@ pub enum StoreError {
         /// Name that was asked for.
         name: String,
     },
-    /// The store has [`MAX_KEYS`] keys, or as many former versions.
-    #[error(
-        "the key store is full ({MAX_KEYS} keys and as many former versions): remove some (millrace key remove \
-         NAME, or --former for its former versions)"
-    )]
+    /// The store has [`MAX_KEYS`] keys.
+    #[error("the key store is full ({MAX_KEYS} keys): remove some (millrace key remove NAME)")]
     Full,
     /// The policy allows raw RSA, which a key of the store must not.
     #[error("raw RSA is never allowed on a stored key: it is a signing and a decryption oracle")]
@@ -162,7 +163,10 @@ pub enum StoreError {
         sealed: KekId,
     },
     /// The seal does not open: a byte of the file was changed.
-    #[error("{} was changed after it was sealed", path.display())]
+    #[error(
+        "{} was changed after it was sealed (edited, or damaged on the disk): its name, policy and key cannot be \
+         trusted; put the file back, or remove the key and import it again", path.display()
+    )]
     Changed {
         /// The file.
         path: PathBuf,
@@ -170,6 +174,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether reading the file may succeed another time although it does not change.
+    pub(crate) fn is_passing(&self) -> bool {
+        // A pipe or a file that is too long stays that.
+        let stays = [io::ErrorKind::InvalidInput, io::ErrorKind::FileTooLarge];
+        matches!(self, Self::Read { source, .. } if !stays.contains(&source.kind()))
+    }
+
     /// Whether the file is whole and was written on purpose, but this process cannot follow it: it then must
     /// not serve what the file said before. Damage is different: a failing disk must not end handshakes.
     pub(crate) fn is_deliberate(&self) -> bool {
@@ -182,6 +193,7 @@ impl StoreError {
             Self::Directory { .. }
             | Self::Exposed { .. }
             | Self::Owner { .. }
+            | Self::Untrusted(_)
             | Self::Kek(_)
             | Self::Locked
             | Self::Name { .. }

@@ -7,13 +7,13 @@
 //! the old file is still complete, and the new one is removed. Flushing the directory is a separate step,
 //! because if it fails the new file *is* in place.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use millrace_hostfs::replace::{rename_new, sync_folder, sync_folder_of};
 
 /// Fate of a write to a path that has a file already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +48,14 @@ impl FileLayer for Disk {
     }
 
     fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()> {
-        let flags = match if_exists {
-            IfExists::Fail => RenameFlags::NOREPLACE,
-            IfExists::Replace => RenameFlags::empty(),
-        };
-        Ok(renameat_with(CWD, from, CWD, to, flags)?)
+        match if_exists {
+            IfExists::Fail => rename_new(from, to),
+            IfExists::Replace => std::fs::rename(from, to),
+        }
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        sync_folder(path)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -89,7 +88,7 @@ pub(crate) fn write_atomically(
 /// Writes `bytes` to `path` with mode 0600, completely or not at all, and flushes the directory.
 pub fn write_private(path: &Path, bytes: &[u8], if_exists: IfExists) -> io::Result<()> {
     write_atomically(&Disk, path, bytes, if_exists)?;
-    Disk.sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
+    sync_folder_of(path)
 }
 
 /// Mode bits that give access to others than the owner.

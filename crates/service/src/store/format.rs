@@ -52,7 +52,9 @@ pub const FINGERPRINT_LEN: usize = 8;
 
 const MAGIC: &[u8; 8] = b"MILLRKEY";
 const VERSION: u8 = 1;
-const FIXED_LEN: usize = MAGIC.len() + 1 + FINGERPRINT_LEN + 2 + NONCE_LEN + 4;
+/// Length of the part that says under which key-encryption key a file was sealed.
+pub(super) const HEAD_LEN: usize = MAGIC.len() + 1 + FINGERPRINT_LEN;
+const FIXED_LEN: usize = HEAD_LEN + 2 + NONCE_LEN + 4;
 
 /// Error of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -105,7 +107,27 @@ pub struct KeyFile<'a> {
 /// # Errors
 /// The first problem of the file.
 pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
-    let mut reader = RecordReader::new(bytes);
+    let parts = split(bytes)?;
+    let metadata = parse_metadata(parts.metadata)?;
+    let KeyFileParts { fingerprint, metadata: _, aad, nonce, sealed } = parts;
+    Ok(KeyFile { metadata, fingerprint, aad, nonce, sealed })
+}
+
+/// A key file whose metadata is not read yet: enough to open the seal.
+pub(super) struct KeyFileParts<'a> {
+    pub(super) fingerprint: [u8; FINGERPRINT_LEN],
+    metadata: &'a [u8],
+    pub(super) aad: &'a [u8],
+    pub(super) nonce: [u8; NONCE_LEN],
+    pub(super) sealed: &'a [u8],
+}
+
+/// The fingerprint at the beginning of a key file; `bytes` may end after [`HEAD_LEN`] bytes.
+pub(super) fn fingerprint(bytes: &[u8]) -> Result<[u8; FINGERPRINT_LEN], FormatError> {
+    head(&mut RecordReader::new(bytes))
+}
+
+fn head(reader: &mut RecordReader<'_>) -> Result<[u8; FINGERPRINT_LEN], FormatError> {
     if reader.take(MAGIC.len(), "magic").map_err(|_| FormatError::Magic)? != MAGIC {
         return Err(FormatError::Magic);
     }
@@ -113,9 +135,16 @@ pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
         VERSION => {}
         version => return Err(FormatError::Version(version)),
     }
-    let fingerprint = reader.array("fingerprint")?;
+    Ok(reader.array("fingerprint")?)
+}
+
+/// # Errors
+/// As [`parse`], except for the metadata.
+pub(super) fn split(bytes: &[u8]) -> Result<KeyFileParts<'_>, FormatError> {
+    let mut reader = RecordReader::new(bytes);
+    let fingerprint = head(&mut reader)?;
     let metadata_len = usize::from(reader.u16("metadata")?);
-    let metadata = parse_metadata(reader.take(metadata_len, "metadata")?)?;
+    let metadata = reader.take(metadata_len, "metadata")?;
     let aad = &bytes[..bytes.len() - reader.rest().len()];
     let nonce = reader.array("nonce")?;
     let sealed_len = reader.u32("sealed key")?;
@@ -124,7 +153,7 @@ pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
     if !in_bounds || usize::try_from(sealed_len) != Ok(sealed.len()) {
         return Err(FormatError::Damaged("sealed key"));
     }
-    Ok(KeyFile { metadata, fingerprint, aad, nonce, sealed })
+    Ok(KeyFileParts { fingerprint, metadata, aad, nonce, sealed })
 }
 
 /// The part of a key file that the seal authenticates.

@@ -7,13 +7,14 @@
 //! leaves this module.
 
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
+use millrace_hostfs::ordinary::{self, Links};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -189,7 +190,7 @@ impl Kek {
 
     fn read(path: &Path, exposed: u32) -> Result<Self, KekError> {
         let failed = |source| KekError::Io { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = ordinary::open(path, Links::Follow).map_err(failed)?;
         check(path, &file.metadata().map_err(failed)?, exposed)?;
         let mut bytes = Zeroizing::new([0; KEK_LEN]);
         let mut extra = [0; 1];
@@ -235,9 +236,6 @@ const CREDENTIAL_EXPOSED: u32 = 0o037;
 fn check(path: &Path, metadata: &Metadata, exposed: u32) -> Result<(), KekError> {
     let mode = metadata.mode() & 0o7777;
     let user = rustix::process::geteuid().as_raw();
-    if !metadata.is_file() {
-        return Err(KekError::Length { path: path.to_owned() });
-    }
     if mode & exposed != 0 {
         return Err(KekError::Exposed { path: path.to_owned(), mode });
     }

@@ -25,6 +25,7 @@
 
 mod audit;
 pub mod bundle;
+mod changes;
 mod error;
 mod files;
 mod format;
@@ -33,18 +34,21 @@ pub mod pem;
 mod pool_marks;
 mod sealed;
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, DirEntry};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use millrace_hostfs::ordinary::{self, Links};
+use millrace_hostfs::trusted::{self, Sticky};
 use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use serde_json::{Value, json};
 
 use crate::policy::KeyPolicy;
 pub use audit::AUDIT_LOG;
+pub(crate) use changes::FolderChanges;
 pub use error::StoreError;
 use files::{Disk, FileLayer, write_atomically};
 pub use files::{IfExists, exposed_bits, write_private};
@@ -56,7 +60,7 @@ pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekId, KekSource};
 pub use sealed::{KeySealer, OpenError};
 
 /// Bound on the keys of one store. Each key takes memory in every backend, and the node scans the directory
-/// every second.
+/// after every change. Files beyond it are listed, and the node says that it does not serve them.
 pub const MAX_KEYS: usize = 10_000;
 
 /// Bound on the former versions of one key: more renewals than gateways can miss while one is brought up to
@@ -130,26 +134,22 @@ impl KeyStore {
     /// Names the keys. [`StoreError::Locked`] without a key-encryption key.
     pub fn check_kek(&self) -> Result<(), StoreError> {
         let ours = self.kek().ok_or(StoreError::Locked)?;
-        let metas = self.list()?.into_iter().flatten();
-        let mut foreign: Vec<KeyMeta> =
-            metas.filter(|meta| meta.replaced.is_none() && meta.kek != ours).collect();
-        let count = foreign.len();
-        foreign.truncate(NAMED_KEYS);
-        let Some(first) = foreign.first() else {
+        let mut foreign = Vec::new();
+        self.each_version(|id, _| {
+            let kek = id.former.is_none().then(|| self.kek_of(&id)).flatten();
+            foreign.extend(kek.filter(|kek| *kek != ours).map(|kek| (id.name, kek)));
+        })?;
+        foreign.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let Some(&(_, sealed)) = foreign.first() else {
             return Ok(());
         };
-        let names: Vec<&str> = foreign.iter().map(|meta| meta.name.as_str()).collect();
-        let mut names = names.join(", ");
-        if count > foreign.len() {
-            names.push_str(&format!(" and {} more", count - foreign.len()));
+        let names = foreign.iter().take(NAMED_KEYS).map(|(name, _)| name.as_str());
+        let mut names = names.collect::<Vec<_>>().join(", ");
+        if foreign.len() > NAMED_KEYS {
+            names.push_str(&format!(" and {} more", foreign.len() - NAMED_KEYS));
         }
-        Err(StoreError::ForeignKeys {
-            directory: self.directory.clone(),
-            names,
-            several: count > 1,
-            sealed: first.kek,
-            ours,
-        })
+        let directory = self.directory.clone();
+        Err(StoreError::ForeignKeys { directory, names, several: foreign.len() > 1, sealed, ours })
     }
 
     /// The directory of the store.
@@ -173,7 +173,7 @@ impl KeyStore {
         policy: KeyPolicy,
         if_exists: IfExists,
     ) -> Result<KeyMeta, StoreError> {
-        if !self.path(&VersionId::current(name))?.exists() {
+        if !is_there(&self.path(&VersionId::current(name))?) {
             // A mark that is left from a removed key must not give this one to the manager.
             self.unmark(name)?;
         }
@@ -190,17 +190,24 @@ impl KeyStore {
     ) -> Result<KeyMeta, StoreError> {
         let metadata = Metadata::new(name, info, policy)?;
         let id = VersionId::current(name);
-        let replaced = self.path(&id)?.exists();
+        let replaced = is_there(&self.path(&id)?);
         if replaced && if_exists == IfExists::Fail {
             return Err(StoreError::Exists { name: name.to_owned() });
         }
         let former = if replaced {
             self.keep_former(&id, &metadata.info)?
-        } else if self.entries()?.iter().filter(|(id, _)| id.former.is_none()).count() >= MAX_KEYS {
-            return Err(StoreError::Full);
         } else {
+            let mut keys = 0;
+            let mut left = Vec::new();
+            self.each_version(|id, _| match id.former {
+                None => keys += 1,
+                Some(_) => left.extend((id.name == name).then_some(id)),
+            })?;
+            if keys >= MAX_KEYS {
+                return Err(StoreError::Full);
+            }
             // Files that are left from a removed key must not become versions of the new one.
-            self.remove_former(name)?;
+            self.remove_versions(name, &left)?;
             None
         };
         if let Err(error) = self.write(&metadata, key, if_exists) {
@@ -209,7 +216,9 @@ impl KeyStore {
             }
             return Err(error);
         }
-        self.prune(name, &metadata.info)?;
+        if replaced {
+            self.prune(name, &metadata.info)?;
+        }
         let action = if replaced { "replace" } else { "import" };
         let detail = json!({
             "type": metadata.info.key_type.to_string(),
@@ -246,19 +255,24 @@ impl KeyStore {
     fn prune(&self, name: &str, current: &KeyInfo) -> Result<(), StoreError> {
         let again = VersionId::former(name, current);
         let (again, mut former): (Vec<_>, Vec<_>) =
-            self.former_of(name)?.into_iter().partition(|(id, _)| *id == again);
-        former.sort_by_key(|(_, stamp)| stamp.modified);
+            self.former_of(name)?.into_iter().partition(|id| *id == again);
+        former.sort_by_cached_key(|id| {
+            fs::symlink_metadata(self.path_of(id)).map(|it| Stamp::of(&it).modified).ok()
+        });
         former.truncate(former.len().saturating_sub(MAX_FORMER));
-        for (id, _) in again.iter().chain(&former) {
+        for id in again.iter().chain(&former) {
             self.remove_file(id)?;
         }
         self.sync()
     }
 
-    fn former_of(&self, name: &str) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
-        let mut entries = self.entries()?;
-        entries.retain(|(id, _)| id.former.is_some() && id.name == name);
-        Ok(entries)
+    fn former_of(&self, name: &str) -> Result<Vec<VersionId>, StoreError> {
+        let mut former = Vec::new();
+        self.each_version(|id, _| {
+            former.extend((id.former.is_some() && id.name == name).then_some(id));
+        })?;
+        former.sort_unstable();
+        Ok(former)
     }
 
     /// All versions of all keys, by name and the current version first, without opening their seals: the result
@@ -280,6 +294,18 @@ impl KeyStore {
     /// If the key does not exist or its file does not parse.
     pub fn describe(&self, name: &str) -> Result<KeyMeta, StoreError> {
         self.look(&VersionId::current(name))
+    }
+
+    /// The former versions of a key as [`Self::list`] shows them, the newest first.
+    ///
+    /// # Errors
+    /// The name is none, or the directory cannot be read; in the list, files that do not parse.
+    pub fn former(&self, name: &str) -> Result<Vec<Result<KeyMeta, StoreError>>, StoreError> {
+        self.path(&VersionId::current(name))?;
+        let former = self.former_of(name)?;
+        let mut former: Vec<_> = former.iter().map(|id| self.look(id)).collect();
+        former.sort_by_key(|meta| std::cmp::Reverse(meta.as_ref().ok().and_then(|it| it.replaced)));
+        Ok(former)
     }
 
     fn look(&self, id: &VersionId) -> Result<KeyMeta, StoreError> {
@@ -312,7 +338,13 @@ impl KeyStore {
     /// Loads a key like [`Self::load`], in any version.
     pub(crate) fn load_version(&self, id: &VersionId) -> Result<(PrivateKey, KeyMeta), StoreError> {
         let bytes = self.read(id)?;
-        let file = self.parse(id, &bytes)?;
+        let file = self.parse(id, &bytes).map_err(|error| match &self.sealer {
+            // A later version may have written what this one cannot read, but only under the seal.
+            Some(sealer) if sealer.finds_changed(&bytes) => {
+                StoreError::Changed { path: self.path_of(id) }
+            }
+            _ => error,
+        })?;
         let sealer = self.sealer.as_ref().ok_or(StoreError::Locked)?;
         let key = sealer.open(&file).map_err(|error| match error {
             OpenError::OtherKek { sealed, ours } => {
@@ -340,12 +372,15 @@ impl KeyStore {
     /// If the key does not exist or cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let id = VersionId::current(name);
-        if !self.path(&id)?.exists() {
-            self.unmark(name)?;
-            return Err(StoreError::NoSuchKey { name: name.to_owned() });
-        }
+        let is_current = is_there(&self.path(&id)?);
         // The current version last: after a failure the key is still listed and can be removed again.
-        self.remove_former(name)?;
+        let former = self.remove_former(name)?;
+        if !is_current {
+            self.unmark(name)?;
+            // Files that were left without a current version are gone now.
+            let none = StoreError::NoSuchKey { name: name.to_owned() };
+            return if former > 0 { Ok(()) } else { Err(none) };
+        }
         self.remove_file(&id)?;
         self.sync()?;
         self.unmark(name)?;
@@ -355,16 +390,14 @@ impl KeyStore {
     /// The files of a key: the one of its current version, then those of its former versions.
     ///
     /// # Errors
-    /// If there is no key of that name, or the directory cannot be read.
-    pub fn files_of(&self, name: &str) -> Result<Vec<PathBuf>, StoreError> {
-        let id = VersionId::current(name);
-        let current = self.path(&id)?;
-        if !current.exists() {
+    /// If there is no version of that name, or the directory cannot be read.
+    pub fn files_of(&self, name: &str) -> Result<KeyFiles, StoreError> {
+        let current = Some(self.path(&VersionId::current(name))?).filter(|path| is_there(path));
+        let former: Vec<_> = self.former_of(name)?.iter().map(|id| self.path_of(id)).collect();
+        if current.is_none() && former.is_empty() {
             return Err(StoreError::NoSuchKey { name: name.to_owned() });
         }
-        let former = self.former_of(name)?.into_iter();
-        let former = former.map(|(id, _)| self.path_of(&id));
-        Ok([current].into_iter().chain(former).collect())
+        Ok(KeyFiles { current, former })
     }
 
     /// Removes the former versions of a key, and returns how many there were. Nodes revoke them within a
@@ -373,8 +406,14 @@ impl KeyStore {
     /// # Errors
     /// If a version cannot be removed.
     pub fn remove_former(&self, name: &str) -> Result<usize, StoreError> {
+        self.path(&VersionId::current(name))?;
         let former = self.former_of(name)?;
-        for (id, _) in &former {
+        self.remove_versions(name, &former)?;
+        Ok(former.len())
+    }
+
+    fn remove_versions(&self, name: &str, former: &[VersionId]) -> Result<(), StoreError> {
+        for id in former {
             self.remove_file(id)?;
         }
         if !former.is_empty() {
@@ -382,7 +421,7 @@ impl KeyStore {
             let detail = json!({ "versions": former.len() });
             self.audit(None, "remove-former", Some(name), &detail)?;
         }
-        Ok(former.len())
+        Ok(())
     }
 
     fn remove_file(&self, id: &VersionId) -> Result<(), StoreError> {
@@ -437,30 +476,35 @@ impl KeyStore {
     /// The versions in the store, by name and the current version first, each with a stamp that changes with
     /// every write of its file.
     pub(crate) fn entries(&self) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
-        let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         let mut entries = Vec::new();
-        let mut current = 0;
-        let mut former = 0;
+        self.each_version(|id, entry| {
+            // Removed between the listing and this call: treated as absent.
+            entries.extend(entry.metadata().ok().map(|metadata| (id, Stamp::of(&metadata))));
+        })?;
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    /// Calls `each` with all versions, in the order of the directory. It has no bound: a version that is not listed
+    /// could be neither seen nor removed, and only the owner of the store makes files there.
+    fn each_version(&self, mut each: impl FnMut(VersionId, &DirEntry)) -> Result<(), StoreError> {
+        let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let Some(id) = entry.file_name().to_str().and_then(VersionId::of_file) else {
-                continue;
-            };
-            // Removed between the listing and this call: treated as absent.
-            let Ok(metadata) = entry.metadata() else {
-                continue;
-            };
-            let count = match id.former {
-                None => &mut current,
-                Some(_) => &mut former,
-            };
-            if *count < MAX_KEYS {
-                *count += 1;
-                entries.push((id, Stamp::of(&metadata)));
+            if let Some(id) = entry.file_name().to_str().and_then(VersionId::of_file) {
+                each(id, &entry);
             }
         }
-        entries.sort();
-        Ok(entries)
+        Ok(())
+    }
+
+    /// A stamp of the directory, which changes when a file is added, replaced or removed, but not when one is written
+    /// in place.
+    pub(crate) fn stamp(&self) -> Result<Stamp, StoreError> {
+        let metadata = fs::metadata(&self.directory);
+        let metadata = metadata
+            .map_err(|source| StoreError::Directory { path: self.directory.clone(), source })?;
+        Ok(Stamp::of(&metadata))
     }
 
     fn write(
@@ -490,15 +534,18 @@ impl KeyStore {
 
     fn read(&self, id: &VersionId) -> Result<Vec<u8>, StoreError> {
         let path = self.path(id)?;
-        let mut bytes = Vec::new();
-        let limit = u64::try_from(MAX_FILE_LEN + 1).unwrap_or(u64::MAX);
-        File::open(&path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(
-            |source| match source.kind() {
-                io::ErrorKind::NotFound => StoreError::NoSuchKey { name: id.name.clone() },
-                _ => StoreError::Read { path: path.clone(), source },
-            },
-        )?;
-        Ok(bytes)
+        ordinary::read(&path, Links::Refuse, MAX_FILE_LEN).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => StoreError::NoSuchKey { name: id.name.clone() },
+            _ => StoreError::Read { path, source },
+        })
+    }
+
+    /// The key-encryption key of a file, from its first bytes; `None` for a file that does not begin as one.
+    fn kek_of(&self, id: &VersionId) -> Option<KekId> {
+        let mut head = [0; format::HEAD_LEN];
+        let mut file = ordinary::open(&self.path_of(id), Links::Refuse).ok()?;
+        file.read_exact(&mut head).ok()?;
+        format::fingerprint(&head).ok().map(KekId)
     }
 
     fn parse<'a>(&self, id: &VersionId, bytes: &'a [u8]) -> Result<KeyFile<'a>, StoreError> {
@@ -547,7 +594,12 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     if metadata.uid() != user && metadata.uid() != 0 {
         return Err(StoreError::Owner { path: directory.to_owned(), owner: metadata.uid(), user });
     }
-    Ok(())
+    Ok(trusted::check_folder(directory, &[user], Sticky::Accept)?)
+}
+
+/// Whether a path has a file of any kind.
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 /// A policy in the form of the audit log.
@@ -591,6 +643,15 @@ impl VersionId {
     }
 }
 
+/// The files of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFiles {
+    /// The one of the current version; `None` if former versions were left without one.
+    pub current: Option<PathBuf>,
+    /// Those of former versions.
+    pub former: Vec<PathBuf>,
+}
+
 /// The public description of a version of a stored key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMeta {
@@ -621,6 +682,10 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
     pub(crate) fn of(metadata: &fs::Metadata) -> Self {
         Self {
             inode: metadata.ino(),

@@ -7,8 +7,8 @@
 //! KEY` (SEC 1), which the engine wraps into PKCS#8. It parses only the outermost structure and does not check the key;
 //! the engine checks it when it loads it.
 
-use millrace_operation::der::tag;
-use millrace_operation::traditional::Sec1Error;
+use millrace_operation::der::{DerReader, tag};
+use millrace_operation::traditional::{EC_PUBLIC_KEY, Sec1Error};
 use millrace_operation::{MAX_PRIVATE_KEY_LEN, PrivateKey};
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
@@ -34,6 +34,23 @@ pub enum PemError {
     /// The base64 or the outermost structure is invalid.
     #[error("the private key does not parse")]
     Malformed,
+    /// The file is DER.
+    #[error(
+        "the file is DER, not PEM: convert it first (openssl pkey -inform DER -in FILE -out KEY.pem)"
+    )]
+    Der,
+    /// The file is PKCS#12.
+    #[error(
+        "the file is PKCS#12 (.p12, .pfx), not PEM: take the key out of it first (openssl pkcs12 -in FILE -nocerts \
+         -nodes -out KEY.pem)"
+    )]
+    Pkcs12,
+    /// The curve is described by its numbers, also if it is one that Millrace supports.
+    #[error(
+        "the curve of the private key has explicit parameters and no name: name it first (openssl ec -in FILE \
+         -param_enc named_curve -out KEY.pem)"
+    )]
+    ExplicitCurve,
     /// Millrace does not support the elliptic curve.
     #[error("the curve of the private key is not offered (P-256, P-384 and P-521 are)")]
     Curve,
@@ -43,6 +60,11 @@ pub enum PemError {
 pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     if pem.len() > MAX_PEM_LEN {
         return Err(PemError::TooLarge);
+    }
+    // Editors on other systems write it; OpenSSL skips it, too.
+    let pem = pem.strip_prefix(BYTE_ORDER_MARK).unwrap_or(pem);
+    if let Some(binary) = binary_form(pem) {
+        return Err(binary);
     }
     let encrypted = [&b"BEGIN ENCRYPTED PRIVATE KEY"[..], &b"Proc-Type: 4,ENCRYPTED"[..]];
     if encrypted.iter().any(|mark| pem.windows(mark.len()).any(|window| window == *mark)) {
@@ -60,6 +82,9 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
         PrivateKeyDer::Sec1(key) => {
             PrivateKey::from_sec1(key.secret_sec1_der()).map_err(|error| match error {
                 Sec1Error::Malformed => PemError::Malformed,
+                Sec1Error::Curve if has_explicit_curve(key.secret_sec1_der()) => {
+                    PemError::ExplicitCurve
+                }
                 Sec1Error::Curve => PemError::Curve,
             })
         }
@@ -74,13 +99,50 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     if pkcs8.first() != Some(&tag::SEQUENCE) {
         return Err(PemError::Malformed);
     }
+    if pkcs8_has_explicit_curve(pkcs8) {
+        return Err(PemError::ExplicitCurve);
+    }
     Ok(key)
+}
+
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// What a file is that has DER in the place of PEM.
+fn binary_form(bytes: &[u8]) -> Option<PemError> {
+    let mut outer = DerReader::new(bytes);
+    let mut fields = DerReader::new(outer.take(tag::SEQUENCE)?);
+    // PFX (RFC 7292 section 4) begins with its version 3, private keys with 0 or 1.
+    Some(match fields.take(tag::INTEGER)? {
+        [3] => PemError::Pkcs12,
+        _ => PemError::Der,
+    })
+}
+
+/// Whether an `ECPrivateKey` (RFC 5915) has `specifiedCurve` in the place of the name of its curve.
+fn has_explicit_curve(sec1: &[u8]) -> bool {
+    let parameters = || {
+        let mut fields = DerReader::new(DerReader::new(sec1).take(tag::SEQUENCE)?);
+        fields.take(tag::INTEGER)?;
+        fields.take(tag::OCTET_STRING)?;
+        fields.take(tag::CONTEXT_0)
+    };
+    parameters().is_some_and(|parameters| parameters.first() == Some(&tag::SEQUENCE))
+}
+
+/// Whether the algorithm of a PKCS#8 key is id-ecPublicKey with a `specifiedCurve` (RFC 5480 section 2.1.1).
+fn pkcs8_has_explicit_curve(pkcs8: &[u8]) -> bool {
+    let parameters = || {
+        let mut fields = DerReader::new(DerReader::new(pkcs8).take(tag::SEQUENCE)?);
+        fields.take(tag::INTEGER)?;
+        let algorithm = fields.take(tag::SEQUENCE)?;
+        algorithm.strip_prefix(EC_PUBLIC_KEY)
+    };
+    parameters().is_some_and(|parameters| parameters.first() == Some(&tag::SEQUENCE))
 }
 
 #[cfg(test)]
 mod tests {
-    use millrace_operation::der::DerReader;
-
     use super::*;
 
     // `openssl ecparam -name prime256v1 -genkey`, and the same through `openssl pkcs8 -topk8`.

@@ -8,7 +8,7 @@ use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use thiserror::Error;
 
 use super::error::StoreError;
-use super::format::{self, KeyFile, Metadata, parse};
+use super::format::{self, KeyFile, Metadata, parse, split};
 use super::kek::{Kek, KekError, KekId, KekSource};
 use crate::policy::KeyPolicy;
 
@@ -68,6 +68,28 @@ impl KeySealer {
         let secret = self.0.open(file.aad, file.nonce, file.sealed);
         let secret = secret.map_err(|_| OpenError::Changed)?;
         Ok(PrivateKey::from_pkcs8(secret))
+    }
+}
+
+impl KeySealer {
+    /// Whether this key-encryption key sealed a file, and a byte was changed since. Tells an edited file from one of a
+    /// later version, which has metadata that this one cannot read, too.
+    pub(super) fn finds_changed(&self, bytes: &[u8]) -> bool {
+        split(bytes).is_ok_and(|file| {
+            file.fingerprint == self.0.fingerprint()
+                && self.0.open(file.aad, file.nonce, file.sealed).is_err()
+        })
+    }
+
+    /// The file with a genuine seal over changed metadata, as a later version may write it.
+    #[cfg(test)]
+    pub(super) fn reseal(&self, bytes: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let file = split(bytes).unwrap();
+        let secret = self.0.open(file.aad, file.nonce, file.sealed).unwrap();
+        let mut aad = file.aad.to_vec();
+        change(&mut aad);
+        let (nonce, sealed) = self.0.seal(&aad, &secret).unwrap();
+        format::encode(&aad, nonce, &sealed)
     }
 }
 

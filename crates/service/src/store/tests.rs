@@ -7,6 +7,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::thread;
 
 use millrace_operation::{KeyType, OperationSet};
+use millrace_testkit::refused_calls::{
+    NO_HARD_LINKS, NO_RENAME_TO_A_FREE_NAME, RefusedCall, with_refused_calls,
+};
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
@@ -403,4 +406,119 @@ fn removed_key_is_gone() {
     assert!(matches!(store.remove("www"), Err(StoreError::NoSuchKey { .. })));
     assert!(matches!(store.load("www"), Err(StoreError::NoSuchKey { .. })));
     assert!(store.list().unwrap().is_empty());
+}
+
+#[test]
+fn former_versions_are_listed_and_removable_however_many_files_the_store_has() {
+    const BEYOND: usize = MAX_KEYS + 12;
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    replace(&store, 1);
+    replace(&store, 2);
+    for number in 0..BEYOND {
+        let id = VersionId::former(&format!("left-{number}"), &version(1));
+        fs::write(store.path_of(&id), b"").unwrap();
+    }
+    assert_eq!(store.entries().unwrap().len(), BEYOND + 2);
+    assert_eq!(store.files_of("www").unwrap().former.len(), 1);
+    assert_eq!(store.remove_former("www").unwrap(), 1);
+    replace(&store, 3);
+    store.remove("www").unwrap();
+    store.remove("left-7").unwrap();
+    assert!(matches!(store.remove("left-7"), Err(StoreError::NoSuchKey { .. })));
+    let left = store.entries().unwrap();
+    assert_eq!(left.len(), BEYOND - 1);
+    assert!(left.iter().all(|(id, _)| id.name != "www" && id.name != "left-7"));
+}
+
+#[test]
+fn file_that_is_not_ordinary_is_named_and_blocks_nothing() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    import(&store, "www").unwrap();
+    let path = |name: &str| store.directory().join(name);
+    let pipe = |name: &str| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path(name), rustix::fs::FileType::Fifo, mode, 0)
+            .unwrap();
+    };
+    pipe("pipe.key");
+    fs::create_dir(path("folder.key")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket.key")).unwrap();
+    std::os::unix::fs::symlink("www.key", path("link.key")).unwrap();
+    let listed = store.list().unwrap();
+    let problems: Vec<String> =
+        listed.iter().filter_map(|row| Some(row.as_ref().err()?.to_string())).collect();
+    let kinds = ["a folder", "a symbolic link", "a pipe", "a socket"];
+    assert_eq!(problems.len(), kinds.len(), "{problems:?}");
+    for (problem, kind) in problems.iter().zip(kinds) {
+        assert!(problem.contains(kind) && problem.contains(".key"), "{problem}");
+    }
+    fs::remove_file(path(AUDIT_LOG)).unwrap();
+    pipe(AUDIT_LOG);
+    let error = import(&store, "more").unwrap_err();
+    assert!(error.to_string().contains("a pipe"), "{error}");
+    fs::remove_file(directory.path().join("kek")).unwrap();
+    let kek = directory.path().join("kek");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &kek, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let error = KeyStore::open(store.directory(), &kek_in(&directory)).unwrap_err();
+    assert!(error.to_string().contains("a pipe"), "{error}");
+}
+
+#[test]
+fn store_works_without_the_rename_that_network_file_systems_lack() {
+    let imported = |calls: &[RefusedCall]| {
+        with_refused_calls(calls, || {
+            let directory = TempDir::new().unwrap();
+            let store = KeyStore::open(directory.path().join("keys"), &kek_in(&directory))?;
+            import(&store, "www")?;
+            assert!(matches!(import(&store, "www"), Err(StoreError::Exists { .. })));
+            store.load("www").map(drop)
+        })
+    };
+    imported(&[NO_RENAME_TO_A_FREE_NAME]).unwrap();
+    let error = imported(&[NO_RENAME_TO_A_FREE_NAME, NO_HARD_LINKS]).unwrap_err().to_string();
+    assert!(error.contains("hard links"), "{error}");
+}
+
+#[test]
+fn edited_file_is_called_edited_and_never_a_newer_version() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    import(&store, "www").unwrap();
+    let path = file_of(&store, "www");
+    let good = fs::read(&path).unwrap();
+    let identities = good.windows(3).position(|window| window == b"\0\x01*").unwrap() + 2;
+    let operations = identities + 1;
+    for (at, value, what) in [
+        (identities, b'7', "another identity"),
+        (identities, b' ', "an identity that none can be"),
+        (operations, 0x80, "an unknown operation"),
+        (operations + 3, good[operations + 3] ^ 1, "another operation"),
+    ] {
+        let mut edited = good.clone();
+        edited[at] = value;
+        fs::write(&path, &edited).unwrap();
+        let error = store.load("www").unwrap_err();
+        assert!(matches!(error, StoreError::Changed { .. }), "{what}: {error}");
+        assert!(!error.is_deliberate(), "{what}");
+    }
+    let sealer = store.sealer.as_ref().unwrap();
+    fs::write(&path, sealer.reseal(&good, |aad| aad[operations] = 0x80)).unwrap();
+    let error = store.load("www").unwrap_err();
+    assert!(error.is_deliberate() && error.to_string().contains("upgrade millrace"), "{error}");
+}
+
+#[test]
+fn folder_above_the_store_that_others_could_replace_is_refused_with_the_remedy() {
+    let directory = TempDir::new().unwrap();
+    let above = directory.path().join("state");
+    let open = || KeyStore::open(above.join("keys"), &kek_in(&directory));
+    open().unwrap();
+    set_mode(&above, 0o777);
+    let error = open().unwrap_err().to_string();
+    assert!(error.ends_with(&format!("chmod go-w {}", above.display())), "{error}");
+    set_mode(&above, 0o755);
+    open().unwrap();
 }

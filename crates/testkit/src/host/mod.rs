@@ -6,3 +6,4 @@
 pub mod etcd;
 pub mod machine;
 pub mod qat;
+pub mod refused_calls;

@@ -92,7 +92,7 @@ fn settings(args: &GatewayArgs) -> Result<RecipeSettings> {
     if nodes.is_empty() {
         let socket = match &args.socket.socket {
             Some(socket) => socket.clone(),
-            None => paths::runtime_dir()?.join("node.sock"),
+            None => paths::runtime_dir(None)?.join("node.sock"),
         };
         nodes.push(format!("unix:{}", socket.display()));
     }

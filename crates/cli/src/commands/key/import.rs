@@ -13,12 +13,12 @@ use anyhow::{Result, anyhow, bail};
 use millrace_operation::KeyType;
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
-use millrace_service::store::{IfExists, KeyMeta, StoreError};
+use millrace_service::store::{IfExists, KeyMeta, MAX_NAME_LEN, StoreError, valid_name};
 use zeroize::Zeroizing;
 
 use crate::args::KeyImportArgs;
 use crate::backends::check_key;
-use crate::exit::{ContextCode, Failure};
+use crate::exit::{ContextCode, Failure, fail};
 use crate::output;
 use crate::owned_store::OwnedStore;
 use crate::settings::Settings;
@@ -37,6 +37,10 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     let KeyImportArgs { name, file, replace, plan, policy, store } = args;
     // Wrong options are reported before the key is read.
     policy::apply(policy, KeyPolicy::signing([]))?;
+    if !valid_name(name) {
+        let name = name.chars().take(MAX_NAME_LEN).collect();
+        return Err(fail(Failure::Usage, StoreError::Name { name }.to_string()));
+    }
     let pem = read(file)?;
     let refused = || format!("the key in {} was refused", describe(file));
     let key = read_private_key(&pem).or_fail(Failure::KeyRefused, refused)?;
@@ -46,13 +50,13 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
         return would_import(args, &settings, info.key_type);
     }
     let store = settings.open_store()?;
-    let before = if *replace { former_policy(&store, name, info.key_type)? } else { None };
-    let replaced = before.is_some();
-    let policy = policy::apply(policy, before.unwrap_or_else(|| KeyPolicy::signing([])))?;
+    let before = if *replace { present(&store, name)? } else { None };
+    let kept = before.clone().map(|meta| kept_policy(&store, meta, info.key_type)).transpose()?;
+    let policy = policy::apply(policy, kept.unwrap_or_else(|| KeyPolicy::signing([])))?;
     policy::check_fits(&policy, info.key_type)?;
     let if_exists = if *replace { IfExists::Replace } else { IfExists::Fail };
     let meta = store.act(|keys| keys.import(name, &key, info, policy, if_exists))?;
-    report(&meta, replaced);
+    report(&meta, before.as_ref());
     wait_for_node(&settings, &store, &meta)
 }
 
@@ -67,20 +71,22 @@ fn would_import(args: &KeyImportArgs, settings: &Settings, key_type: KeyType) ->
         Err(error) => return store.act(|_| Err(error)),
     };
     let done = if present.is_some() { "replace" } else { "import" };
-    let before = match present {
-        Some(meta) => kept_policy(meta, key_type),
-        None => KeyPolicy::signing([]),
-    };
-    let after = policy::apply(&args.policy, before.clone())?;
+    let kept = present.clone().map(|meta| kept_policy(&store, meta, key_type)).transpose()?;
+    let after = policy::apply(&args.policy, kept.unwrap_or_else(|| KeyPolicy::signing([])))?;
     policy::check_fits(&after, key_type)?;
+    let after = in_effect(&after, key_type);
+    let before = match present {
+        Some(meta) => in_effect(&meta.policy, meta.info.key_type),
+        None => in_effect(&KeyPolicy::signing([]), key_type),
+    };
     let changes = policy::changes(&before, &after);
     output::print(&format!("would {done} {name} ({key_type})\n{changes}"))
 }
 
-/// The policy of the key that is replaced; `None` if there is none.
-fn former_policy(store: &OwnedStore, name: &str, key_type: KeyType) -> Result<Option<KeyPolicy>> {
+/// The key that is replaced, with its authentic policy; `None` if there is none.
+fn present(store: &OwnedStore, name: &str) -> Result<Option<KeyMeta>> {
     match store.act(|keys| Ok(keys.load(name)))? {
-        Ok((_, meta)) => Ok(Some(kept_policy(meta, key_type))),
+        Ok((_, meta)) => Ok(Some(meta)),
         Err(StoreError::NoSuchKey { .. }) => Ok(None),
         Err(error) => {
             let advice = format!(
@@ -91,22 +97,30 @@ fn former_policy(store: &OwnedStore, name: &str, key_type: KeyType) -> Result<Op
     }
 }
 
-/// The policy that the next version of a key keeps. Its operations follow the type of the new key, where none of them
-/// fits that.
-fn kept_policy(meta: KeyMeta, key_type: KeyType) -> KeyPolicy {
-    let mut policy = meta.policy;
-    if key_type.kind() != meta.info.key_type.kind() {
-        policy.operations = KeyPolicy::signing([]).operations;
+/// The policy that the next version of a key keeps. A former version that cannot be verified counts for nothing.
+fn kept_policy(store: &OwnedStore, meta: KeyMeta, key_type: KeyType) -> Result<KeyPolicy> {
+    let mut former = Vec::new();
+    for version in store.act(|keys| keys.former(&meta.name))?.into_iter().flatten() {
+        let (version, problem) = store.verify(version)?;
+        former.extend(
+            problem.is_none().then_some((version.info.key_type, version.policy.operations)),
+        );
     }
-    policy
+    Ok(meta.policy.renewed(meta.info.key_type, key_type, former))
+}
+
+/// A policy without operations that a type of key does not have.
+fn in_effect(policy: &KeyPolicy, key_type: KeyType) -> KeyPolicy {
+    let operations = policy.operations.iter().filter(|kind| kind.fits(key_type)).collect();
+    KeyPolicy { operations, ..policy.clone() }
 }
 
 /// Says what was done, and what is left to do.
-fn report(meta: &KeyMeta, replaced: bool) {
+fn report(meta: &KeyMeta, before: Option<&KeyMeta>) {
     let KeyMeta { name, info, .. } = meta;
     let key_type = info.key_type;
     let identities = meta.policy.identities.join(", ");
-    let done = if replaced { "replaced" } else { "imported" };
+    let done = if before.is_some() { "replaced" } else { "imported" };
     if identities.is_empty() {
         eprintln!(
             "{done} {name} ({key_type}): no client may use it yet\n\
@@ -115,12 +129,21 @@ fn report(meta: &KeyMeta, replaced: bool) {
     } else {
         eprintln!("{done} {name} ({key_type}) for {identities}");
     }
-    if replaced {
-        eprintln!(
-            "next: millrace key stub {name} for each gateway; the former stub works until\n      \
-             millrace key remove {name} --former"
+    let Some(before) = before else {
+        return;
+    };
+    let from = before.info.key_type;
+    let changes =
+        policy::changes(&in_effect(&before.policy, from), &in_effect(&meta.policy, key_type));
+    if !changes.is_empty() {
+        eprint!(
+            "its policy is another one now ({from} before; an option of `millrace key policy {name}` changes it):\n{changes}"
         );
     }
+    eprintln!(
+        "next: millrace key stub {name} for each gateway; the former stub works until\n      \
+         millrace key remove {name} --former"
+    );
 }
 
 /// Waits until the running node, if there is one, serves the key.
@@ -128,7 +151,7 @@ fn wait_for_node(settings: &Settings, store: &OwnedStore, meta: &KeyMeta) -> Res
     let end = Instant::now() + NODE_TAKES;
     let hash = spki_sha256(meta);
     loop {
-        let Some(node) = settings.running_node(store) else {
+        let Some(node) = settings.running_node(store, Some(&meta.name)) else {
             return Ok(());
         };
         let row = node.keys.iter().find(|row| row.name == meta.name && !row.former);

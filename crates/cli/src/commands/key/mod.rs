@@ -10,6 +10,7 @@ pub(super) mod import;
 pub(super) mod policy;
 pub(super) mod view;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -44,9 +45,10 @@ pub(crate) fn run(command: &KeyCommand) -> Result<()> {
 fn list(args: &KeyListArgs) -> Result<()> {
     let settings = Settings::for_keys(&args.store)?;
     let (store, unverified) = settings.view_store()?;
-    let node = settings.running_node(&store);
+    let node = settings.running_node(&store, None);
     let mut views: Vec<KeyView> = Vec::new();
     let mut unusable = 0_usize;
+    let mut left = BTreeSet::new();
     for entry in store.act(KeyStore::list)? {
         let meta = match entry {
             Ok(meta) => meta,
@@ -60,10 +62,17 @@ fn list(args: &KeyListArgs) -> Result<()> {
         unusable += usize::from(view.problem.is_some());
         match views.last_mut() {
             Some(key) if view.is_former_of(key) => key.former.push(view),
-            // A former version without a current one serves no client.
-            _ if view.replaced.is_some() => {}
+            _ if view.replaced.is_some() => {
+                left.insert(view.name().to_owned());
+            }
             _ => views.push(view),
         }
+    }
+    for name in left {
+        // They serve no client.
+        eprintln!(
+            "warning: {name} has former versions and no current one: millrace key remove {name}"
+        );
     }
     if args.json {
         output::print_json(&views)?;
@@ -101,11 +110,12 @@ fn view_of_name(args: &KeyStoreArgs, name: &str) -> Result<KeyView> {
     let settings = Settings::for_keys(args)?;
     let (store, unverified) = settings.view_store()?;
     let meta = store.act(|keys| keys.describe(name))?;
-    let node = settings.running_node(&store);
+    let node = settings.running_node(&store, Some(name));
     let mut view = view_of(&store, meta, node.as_ref())?;
-    for meta in store.act(KeyStore::list)?.into_iter().flatten() {
-        if meta.name == name && meta.replaced.is_some() {
-            view.former.push(view_of(&store, meta, node.as_ref())?);
+    for meta in store.act(|keys| keys.former(name))? {
+        match meta {
+            Ok(meta) => view.former.push(view_of(&store, meta, node.as_ref())?),
+            Err(error) => eprintln!("warning: {error}"),
         }
     }
     if let Some(reason) = unverified {
@@ -132,12 +142,12 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
     let store = Settings::for_keys(store)?.look_at_store()?;
     if plan.dry_run {
         let files = store.act(|keys| keys.files_of(name))?;
-        let count = files.len() - 1;
+        let count = files.former.len();
         let mut text = format!("would remove {count} former versions of {name}\n");
         if !*former {
             text = format!("would remove {name} and {count} former versions\n");
         }
-        for file in files.iter().skip(usize::from(*former)) {
+        for file in files.current.iter().filter(|_| !*former).chain(&files.former) {
             let _ = writeln!(text, "- {}", file.display());
         }
         return output::print(&text);
@@ -147,7 +157,7 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
         eprintln!("removed {name}");
         return Ok(());
     }
-    store.act(|keys| keys.describe(name))?;
+    store.act(|keys| keys.files_of(name))?;
     match store.act(|keys| keys.remove_former(name))? {
         0 => eprintln!("{name} has no former versions"),
         1 => eprintln!("removed the former version of {name}; its stub no longer works"),

@@ -74,6 +74,10 @@ impl KeyView {
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn is_former_of(&self, key: &Self) -> bool {
         self.replaced.is_some() && self.name == key.name
     }

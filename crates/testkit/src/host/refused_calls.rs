@@ -1,0 +1,64 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! System calls that fail on demand, as on a file system or kernel that lacks them.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
+};
+
+/// A system call that fails.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedCall {
+    number: i64,
+    /// Index and value of the argument with which it fails; `None`: with all.
+    argument: Option<(u8, u64)>,
+    errno: i32,
+}
+
+/// `renameat2` to a free name (`RENAME_NOREPLACE`), as NFS, 9p and FUSE answer it.
+pub const NO_RENAME_TO_A_FREE_NAME: RefusedCall =
+    RefusedCall { number: libc::SYS_renameat2, argument: Some((4, 1)), errno: libc::EINVAL };
+
+/// Hard links.
+pub const NO_HARD_LINKS: RefusedCall =
+    RefusedCall { number: libc::SYS_linkat, argument: None, errno: libc::EPERM };
+
+/// Locks of whole files.
+pub const NO_LOCKS: RefusedCall =
+    RefusedCall { number: libc::SYS_flock, argument: None, errno: libc::ENOLCK };
+
+/// Runs `work` on a thread on which, and in the processes that it starts, these calls fail.
+///
+/// # Panics
+/// The kernel has no filters of system calls, or `work` panics.
+pub fn with_refused_calls<T: Send>(calls: &[RefusedCall], work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            for call in calls {
+                apply_filter(&program(*call)).expect("a filter of system calls");
+            }
+            work()
+        });
+        run.join().expect("the work ended")
+    })
+}
+
+fn program(call: RefusedCall) -> BpfProgram {
+    let rules = call.argument.map(|(index, value)| {
+        let is_equal =
+            SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+                .expect("an argument");
+        SeccompRule::new(vec![is_equal]).expect("a rule")
+    });
+    let rules = BTreeMap::from([(call.number, rules.into_iter().collect())]);
+    let errno = call.errno.unsigned_abs();
+    let arch: TargetArch = std::env::consts::ARCH.try_into().expect("a known processor");
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), arch)
+        .and_then(TryInto::try_into)
+        .expect("a valid filter")
+}
