@@ -229,6 +229,8 @@ fn stream(family: AddressFamily) -> io::Result<OwnedFd> {
 }
 
 fn connect_unix(endpoint: &Endpoint, path: &Path) -> io::Result<NodeSocket> {
+    trust::check_way(path)
+        .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     let fd = stream(AddressFamily::UNIX)?;
     // A full backlog is an error here (`EAGAIN`), not a wait: the next attempt comes soon.
     connect(&fd, &SocketAddrUnix::new(path)?)?;

@@ -13,8 +13,6 @@ use millrace_wire::{
     KeySelector, Message, NodeMessage, VERSION_MAX, VERSION_MIN, accept_version,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 
 use crate::buffer::OutBuffer;
@@ -154,7 +152,7 @@ fn certificates(endpoint: &Endpoint, link: &NodeSocket) -> Option<Certificates> 
     let Endpoint::Tcp { tls, .. } = endpoint else {
         return None;
     };
-    let own = CertificateDer::from_pem_file(&tls.cert).ok()?;
+    let own = crate::tls::own_certificate(&tls.cert)?;
     Some(Certificates { own: own.to_vec(), node: link.peer_certificate()?.to_vec() })
 }
 

@@ -7,12 +7,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use millrace_hostfs::ordinary::{self, Links};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem};
 use thiserror::Error as ThisError;
+use zeroize::Zeroizing;
 
 use crate::config::TlsConfig;
 
@@ -36,8 +38,8 @@ pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, TlsSetupE
         roots.add(certificate).map_err(|error| unusable(&files.ca, error))?;
     }
     let chain = certificates(&files.cert)?;
-    let key =
-        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, error))?;
+    let key = Zeroizing::new(read(&files.key)?);
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| unreadable(&files.key, error))?;
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
@@ -50,13 +52,27 @@ pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, TlsSetupE
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
-    let all: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| unreadable(path, error))?;
+    let text = read(path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|error| unreadable(path, error))?;
     if all.is_empty() {
         return Err(TlsSetupError::Empty(path.to_owned()));
     }
     Ok(all)
+}
+
+/// Bound on a file of certificates or with a key, in bytes: a bundle of all public authorities has 300 KB.
+const MAX_FILE: usize = 4 << 20;
+
+/// Reads a file, which may be a link, but not a pipe: a gateway must not wait for one.
+fn read(path: &Path) -> Result<Vec<u8>, TlsSetupError> {
+    ordinary::read(path, Links::Follow, MAX_FILE)
+        .map_err(|error| unreadable(path, pem::Error::Io(error)))
+}
+
+/// The first certificate of a file.
+pub(crate) fn own_certificate(path: &Path) -> Option<CertificateDer<'static>> {
+    certificates(path).ok()?.into_iter().next()
 }
 
 fn unreadable(path: &Path, error: pem::Error) -> TlsSetupError {

@@ -44,11 +44,16 @@ pub fn open(path: &Path, links: Links) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
-    match check_path(path, Links::Refuse) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        other => other?,
-    }
-    open_as(path, Links::Refuse, OpenOptions::new().append(true).create(true).mode(mode))
+    make(path, OpenOptions::new().append(true).mode(mode))
+}
+
+/// Opens an ordinary file for writing from its start, without shortening it; makes a missing one with this mode. Follows
+/// no link.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
+    make(path, OpenOptions::new().write(true).truncate(false).mode(mode))
 }
 
 /// Reads an ordinary file of at most `limit` bytes.
@@ -77,7 +82,11 @@ pub fn read_text(path: &Path, links: Links, limit: usize) -> io::Result<String> 
 /// As [`read`].
 pub fn read_into(path: &Path, links: Links, limit: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
     let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    let length = open(path, links)?.take(bound).read_to_end(bytes)?;
+    let file = open(path, links)?;
+    // All at once: growing would leave copies of a secret in freed memory. The extra byte lets the end be seen.
+    let expected = file.metadata()?.len().saturating_add(1).min(bound);
+    bytes.reserve_exact(usize::try_from(expected).unwrap_or(0));
+    let length = file.take(bound).read_to_end(bytes)?;
     if length > limit {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -85,6 +94,14 @@ pub fn read_into(path: &Path, links: Links, limit: usize, bytes: &mut Vec<u8>) -
         ));
     }
     Ok(())
+}
+
+fn make(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match check_path(path, Links::Refuse) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => other?,
+    }
+    open_as(path, Links::Refuse, options.create(true))
 }
 
 /// The kind comes first: opening a device may act on it.
@@ -156,8 +173,10 @@ mod tests {
             let error = open(&path(name), Links::Refuse).unwrap_err();
             let kind = if name.starts_with("link") { "a symbolic link" } else { kind };
             assert!(text(&error).contains(kind), "{name}: {error}");
-            let error = open_to_append(&path(name), 0o600).unwrap_err();
-            assert!(text(&error).contains(kind), "{name}: {error}");
+            for open in [open_to_append, open_to_write] {
+                let error = open(&path(name), 0o600).unwrap_err();
+                assert!(text(&error).contains(kind), "{name}: {error}");
+            }
         }
         assert_eq!(read(&path("link"), Links::Follow, 7).unwrap(), b"content");
         assert!(text(&open(&path("link"), Links::Refuse).unwrap_err()).contains("symbolic link"));

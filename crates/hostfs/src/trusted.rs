@@ -92,11 +92,21 @@ pub enum Untrusted {
     },
 }
 
+/// As [`check_folder`], for a folder of this process's user.
+///
+/// # Errors
+/// As [`check_folder`].
+pub fn check_own_folder(folder: &Path) -> Result<(), Untrusted> {
+    check_folder(folder, &[rustix::process::geteuid().as_raw()], Sticky::Accept)
+}
+
 /// Checks that only root and `users` (not empty) can replace `folder` and those above it, as far as they exist.
 ///
 /// # Errors
 /// Names the first folder from the root on that another user may write to or owns, with the remedy.
 pub fn check_folder(folder: &Path, users: &[u32], sticky: Sticky) -> Result<(), Untrusted> {
+    // An empty path is the parent of a bare name.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let target = std::path::absolute(folder).map_err(|source| failed(folder, source))?;
     let judge = Judge { target: &target, users, sticky };
     let mut ahead: Vec<OsString> = parts(&target);

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_hostfs::trusted::{self, Untrusted};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, sockopt,
@@ -93,6 +94,9 @@ pub enum ListenError {
         /// The users who may write to it.
         reason: String,
     },
+    /// Another user could replace the folder of the socket.
+    #[error("cannot listen there: {0}")]
+    Untrusted(#[from] Untrusted),
 }
 
 /// Listening sockets that a service manager opened and passed to the node. The node never removes their files.
@@ -241,6 +245,7 @@ fn make_directory(folder: &Path, mode: u32, group: Option<&Group>) -> Result<(),
         return group.map_or(Ok(()), |group| group.give(folder));
     };
     check_folder(folder, &found, geteuid().as_raw())?;
+    trusted::check_own_folder(folder)?;
     let Some(wanted) = missing_rights(&found, mode, group.map(|group| group.id)) else {
         return Ok(());
     };

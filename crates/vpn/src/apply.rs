@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use millrace_hostfs::generated::write::{self, EditedFiles, WriteError};
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::replace::replace_file;
 use millrace_hostfs::{OpenError, Root};
 use rustix::process::{Signal, kill_process};
@@ -182,13 +183,21 @@ impl AppliedLink {
 }
 
 pub(crate) fn load<T: for<'de> Deserialize<'de>>(path: PathBuf) -> Result<Option<T>, ApplyError> {
-    let Ok(bytes) = fs::read(&path) else {
-        return Ok(None);
+    let bytes = match ordinary::read(&path, Links::Refuse, MAX_RECORD) {
+        Ok(bytes) => bytes,
+        // A pipe or a folder is no record, and none must be made in its place.
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidInput => {
+            return Err(ApplyError::Record { reason: source.to_string(), path });
+        }
+        Err(_) => return Ok(None),
     };
     serde_json::from_slice(&bytes)
         .map(Some)
         .map_err(|error| ApplyError::Record { reason: error.to_string(), path })
 }
+
+/// Bound on a record, in bytes: one of a link with the most members takes 1 MB.
+const MAX_RECORD: usize = 16 << 20;
 
 /// Replaces a record atomically.
 fn save(path: &Path, value: &impl Serialize) -> Result<(), ApplyError> {
@@ -298,6 +307,7 @@ pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Ra
     let state = folders.state_of(name);
     for folder in [&run, &state] {
         fs::create_dir_all(folder).map_err(at(folder))?;
+        exec::check_folder(folder)?;
     }
     let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.clone()))?;
     let before = AppliedLink::load(folders, name)?;

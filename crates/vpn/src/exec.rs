@@ -6,7 +6,7 @@
 //! `apply`, `down` and the supervisor call it, each under a [`Lock`]. It decides nothing: which actions to perform, and
 //! in which order, is the plan's and the supervisor's.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use millrace_hostfs::child::{self, ChildLimits, find_program};
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::process::Proc;
+use millrace_hostfs::trusted;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
@@ -60,6 +62,14 @@ pub enum ExecError {
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ExecError {
     let path = path.to_owned();
     move |source| ExecError::Io { path, source }
+}
+
+/// Checks that no other user can replace a folder of a link, from which this process would then run commands.
+pub(crate) fn check_folder(folder: &Path) -> Result<(), ExecError> {
+    let kind = io::ErrorKind::PermissionDenied;
+    trusted::check_own_folder(folder)
+        .map_err(|error| io::Error::new(kind, error))
+        .map_err(at(folder))
 }
 
 /// Milliseconds since 1970.
@@ -266,12 +276,8 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "the open file is the lock")
 impl Lock {
     /// Takes a lock; `None` if another process has it.
     pub(crate) fn take(path: &Path) -> Result<Option<Self>, ExecError> {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .map_err(at(path))?;
+        check_folder(path.parent().unwrap_or(path))?;
+        let mut file = ordinary::open_to_write(path, 0o644).map_err(at(path))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(None);
         }
@@ -281,7 +287,7 @@ impl Lock {
 
     /// The process that has a lock; `None` if no process has it.
     pub(crate) fn holder(path: &Path) -> Option<Pid> {
-        let file = File::open(path).ok()?;
+        let file = ordinary::open(path, Links::Refuse).ok()?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return None;
         }

@@ -13,7 +13,6 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -22,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_manager::Manager;
 use millrace_manager::api::{self, ServerTls};
 use millrace_manager::client::Access;
@@ -31,9 +31,11 @@ use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::principal::{Credential, Principal, Role, TokenHash};
 use millrace_manager::store;
 use millrace_manager::vault::Vault;
+use millrace_operation::MAX_PRIVATE_KEY_LEN;
 use millrace_server::config::TlsFiles;
 use millrace_server::tls::{ensure_authority, issue_node_certificate, revocation_list};
 use millrace_service::grant::{GrantKeys, GrantSigner};
+use millrace_service::store::pem::MAX_PEM_LEN;
 use millrace_service::store::{IfExists, write_private};
 use rustix::system::uname;
 use tokio::net::TcpListener;
@@ -171,7 +173,7 @@ impl Running {
             expires_ms: None,
         };
         let actor = Actor { name: "first start", role: Role::Admin };
-        let ca = fs::read_to_string(&self.tls.client_ca)
+        let ca = ordinary::read_text(&self.tls.client_ca, Links::Follow, MAX_PEM_LEN)
             .or_fail(Failure::Usage, || format!("cannot read {}", self.tls.client_ca.display()))?;
         let access =
             Access { managers: vec![self.url()], ca, token: Some(token.into()), certificate: None };
@@ -230,7 +232,7 @@ fn certificates(state: &Path, hosts: &BTreeSet<String>) -> Result<TlsFiles> {
 
 /// The key that signs grants; made the first time.
 fn signer(path: &Path) -> Result<GrantSigner> {
-    match fs::read(path) {
+    match ordinary::read(path, Links::Refuse, MAX_PRIVATE_KEY_LEN) {
         Ok(pkcs8) => GrantSigner::from_pkcs8(&zeroize::Zeroizing::new(pkcs8))
             .with_context(|| path.display().to_string()),
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -13,11 +13,11 @@
 //! ```
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_service::store::{IfExists, exposed_bits, write_private};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -154,7 +154,7 @@ impl Access {
     /// may ([`exposed_bits`]).
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let failed = |source| AccessError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = ordinary::open(path, Links::Follow).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.mode() & exposed_bits(metadata.uid()) != 0 {
             return Err(AccessError::Exposed(path.to_owned()));

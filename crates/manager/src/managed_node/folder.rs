@@ -3,11 +3,12 @@
 
 //! The state folder of a managed node, as [`super`] draws it.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_service::overview::now_ms;
 use millrace_service::rates::JobClass;
 use millrace_service::store::{IfExists, write_private};
@@ -35,12 +36,7 @@ impl NodeFolder {
     pub fn lock(path: &Path) -> Result<Self, ManagedNodeError> {
         make_folder(path).map_err(ManagedNodeError::of(path))?;
         let file = path.join("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&file)
-            .map_err(ManagedNodeError::of(&file))?;
+        let lock = ordinary::open_to_write(&file, 0o600).map_err(ManagedNodeError::of(&file))?;
         lock.try_lock().map_err(|_| ManagedNodeError::Locked(path.to_owned()))?;
         let former = numbers(&path.join("processes"));
         let process = now_ms() << 16 | u64::from(std::process::id() & 0xffff);
@@ -100,7 +96,7 @@ impl NodeFolder {
     where
         E: From<ManagedNodeError>,
     {
-        let kept = fs::read_to_string(self.path.join("capacity")).unwrap_or_default();
+        let kept = read(&self.path.join("capacity"));
         if let Some((head, rows)) = kept.split_once('\n')
             && head == machine
         {
@@ -136,12 +132,22 @@ fn row(line: &str) -> Option<(JobClass, u64)> {
 
 /// Numbers in a file, one a line. A damaged file has none: then the former processes' slices expire.
 fn numbers(path: &Path) -> Vec<u64> {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = read(path);
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
+/// The text of a file of the folder; empty for one that cannot be read.
+fn read(path: &Path) -> String {
+    ordinary::read_text(path, Links::Refuse, MAX_FILE).unwrap_or_default()
+}
+
+/// Bound on a file of the folder, in bytes: a thousand classes of jobs with their rates.
+const MAX_FILE: usize = 64 << 10;
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

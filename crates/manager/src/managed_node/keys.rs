@@ -15,13 +15,13 @@
 //! delete when it starts. Without the list, or with a damaged one, all keys with a mark are deleted then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_operation::sync::lock;
 use millrace_service::policy::{KeyPolicy, TENANT_PREFIX};
 use millrace_service::store::{IfExists, StoreError, write_private};
@@ -265,9 +265,12 @@ fn of_before(list: &Path, service: &Service) -> Result<BTreeMap<KeyName, u64>, M
     Ok(noted)
 }
 
+/// Bound on the list, in bytes: a name of 128 bytes and a version for each of the most keys of a pool.
+const MAX_LIST: usize = 16 << 20;
+
 /// The list of an earlier process, if there is one.
 fn read_list(path: &Path) -> Result<Option<BTreeMap<KeyName, u64>>, String> {
-    match fs::read(path) {
+    match ordinary::read(path, Links::Refuse, MAX_LIST) {
         Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.to_string()),

@@ -5,12 +5,11 @@
 //! start. A commit is on the disk when it returns (write-ahead log, `synchronous=FULL`).
 
 use std::fmt;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::{ordinary, trusted};
 use millrace_operation::sync::lock;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
@@ -52,12 +51,9 @@ impl SqliteStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let wrong =
             |problem: String| StoreError::Configuration(format!("{}: {problem}", path.display()));
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| wrong(error.to_string()))?;
+        trusted::check_own_folder(path.parent().unwrap_or_else(|| Path::new("/")))
+            .map_err(|error| StoreError::Configuration(error.to_string()))?;
+        ordinary::open_to_append(path, 0o600).map_err(|error| wrong(error.to_string()))?;
         let connection = Connection::open(path).map_err(failed)?;
         let locked = |error: rusqlite::Error| match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {

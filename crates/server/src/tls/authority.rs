@@ -11,10 +11,11 @@
 //!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host
 //! ```
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::ordinary::{self, Links};
+use millrace_service::store::pem::MAX_PEM_LEN;
 use millrace_service::store::valid_name;
 use rcgen::{Issuer, KeyPair};
 use thiserror::Error;
@@ -110,8 +111,10 @@ pub(super) fn client_files(
 /// The CA, ready to sign.
 pub(super) fn load_ca(directory: &Path) -> Result<Issuer<'static, KeyPair>, CertificateError> {
     let files = files(directory, CA);
-    let certificate = fs::read_to_string(&files.certificate).map_err(at(&files.certificate))?;
-    let key = Zeroizing::new(fs::read_to_string(&files.key).map_err(at(&files.key))?);
+    let read = |path: &Path| {
+        ordinary::read_text(path, Links::Follow, MAX_PEM_LEN).map_err(at(path)).map(Zeroizing::new)
+    };
+    let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
     let bad = |error: rcgen::Error| CertificateError::Ca {
         path: files.certificate.clone(),
         reason: error.to_string(),

@@ -18,6 +18,7 @@ use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::authority::{CA, CertificateError, NODE, at, client_files};
+use super::read_public;
 use super::revocation::revoked_before;
 
 /// One certificate of the private CA.
@@ -92,7 +93,8 @@ pub fn client_certificate(
 
 fn read(path: &Path) -> Result<IssuedCertificate, CertificateError> {
     let bad = || at(path)(io::ErrorKind::InvalidData.into());
-    let der = CertificateDer::from_pem_file(path).map_err(|_| bad())?;
+    let text = read_public(path).map_err(at(path))?;
+    let der = CertificateDer::from_pem_slice(&text).map_err(|_| bad())?;
     let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| bad())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     Ok(IssuedCertificate {

@@ -14,11 +14,12 @@ mod revocation;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_operation::sync::lock;
 use millrace_service::NodeCertificate;
 use millrace_service::sink::{Order, SessionSink};
@@ -256,7 +257,9 @@ fn verifier(
 /// All items of one kind in a PEM file. None is an error.
 fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     let failed = |error| TlsError::read(path, &error);
-    let found: Result<Vec<_>, _> = T::pem_file_iter(path).map_err(failed)?.collect();
+    let text =
+        read_public(path).map_err(|error| failed(rustls_pki_types::pem::Error::Io(error)))?;
+    let found: Result<Vec<_>, _> = T::pem_slice_iter(&text).collect();
     let found = found.map_err(failed)?;
     if found.is_empty() {
         return Err(TlsError::read(path, &rustls_pki_types::pem::Error::NoItemsFound));
@@ -264,11 +267,19 @@ fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     Ok(found)
 }
 
+/// Bound on a file of certificates or revocation lists, in bytes: the longest lists of public authorities have 20 MB.
+const MAX_PUBLIC: usize = 64 << 20;
+
+/// Reads a file of certificates or revocation lists.
+fn read_public(path: &Path) -> io::Result<Vec<u8>> {
+    ordinary::read(path, Links::Follow, MAX_PUBLIC)
+}
+
 /// Reads a private key. Refuses a file that other users can read.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let failed = |error| TlsError::read(path, &error);
     let io_failed = |error| failed(rustls_pki_types::pem::Error::Io(error));
-    let file = File::open(path).map_err(io_failed)?;
+    let file = ordinary::open(path, Links::Follow).map_err(io_failed)?;
     // Metadata of the open file, so that the check and the read see the same file.
     let metadata = file.metadata().map_err(io_failed)?;
     let user = rustix::process::geteuid().as_raw();

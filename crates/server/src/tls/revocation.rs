@@ -19,6 +19,7 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::authority::{BACKDATE_HOURS, CA_DAYS, CertificateError, at, client_files, load_ca};
+use super::read_public;
 
 /// The path of the revocation list of the CA in `directory`.
 #[must_use]
@@ -78,7 +79,8 @@ fn entry(serial: &[u8], at: OffsetDateTime) -> RevokedCertParams {
 
 fn serial_of(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let bad = || at(path)(io::ErrorKind::InvalidData.into());
-    let der = CertificateDer::from_pem_file(path).map_err(|_| bad())?;
+    let text = read_public(path).map_err(at(path))?;
+    let der = CertificateDer::from_pem_slice(&text).map_err(|_| bad())?;
     let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| bad())?;
     Ok(certificate.raw_serial().to_vec())
 }
@@ -90,7 +92,8 @@ pub(super) fn revoked_before(directory: &Path) -> Result<Vec<RevokedCertParams>,
         return Ok(Vec::new());
     }
     let bad = || at(&path)(io::ErrorKind::InvalidData.into());
-    let der = CertificateRevocationListDer::from_pem_file(&path).map_err(|_| bad())?;
+    let text = read_public(&path).map_err(at(&path))?;
+    let der = CertificateRevocationListDer::from_pem_slice(&text).map_err(|_| bad())?;
     let (_, list) = CertificateRevocationList::from_der(&der).map_err(|_| bad())?;
     let old = list.iter_revoked_certificates();
     Ok(old.map(|old| entry(old.raw_serial(), old.revocation_date.to_datetime())).collect())

@@ -42,7 +42,7 @@ use std::{fmt, fs};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_hostfs::ordinary::{self, Links};
-use millrace_hostfs::trusted::{self, Sticky};
+use millrace_hostfs::trusted;
 use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use serde_json::{Value, json};
 
@@ -594,7 +594,7 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     if metadata.uid() != user && metadata.uid() != 0 {
         return Err(StoreError::Owner { path: directory.to_owned(), owner: metadata.uid(), user });
     }
-    Ok(trusted::check_folder(directory, &[user], Sticky::Accept)?)
+    Ok(trusted::check_own_folder(directory)?)
 }
 
 /// Whether a path has a file of any kind.

@@ -5,11 +5,19 @@
 
 use std::path::Path;
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_operation::stub;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use super::{Certificate, Revocations};
+
+/// Bound on a certificate, key or revocation list, in bytes: the longest lists of public authorities have 20 MB.
+const MAX_FILE: usize = 64 << 20;
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    ordinary::read(path, Links::Follow, MAX_FILE)
+}
 
 /// End of a certificate's validity, seconds since 1970; `None` if it cannot be read.
 pub(crate) fn valid_until(path: &Path) -> Option<i64> {
@@ -20,7 +28,7 @@ pub(crate) fn valid_until(path: &Path) -> Option<i64> {
 }
 
 pub(super) fn certificate(path: &Path) -> Certificate {
-    let text = match std::fs::read(path) {
+    let text = match read(path) {
         Ok(text) => text,
         Err(error) => return Certificate::Unreadable(error.to_string()),
     };
@@ -54,7 +62,7 @@ pub(super) fn certificate(path: &Path) -> Certificate {
 
 pub(super) fn revocations(path: &Path) -> Option<Revocations> {
     let unreadable = |why: String| Some(Revocations::Unreadable(why));
-    let text = match std::fs::read(path) {
+    let text = match read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
         Err(error) => return unreadable(error.to_string()),

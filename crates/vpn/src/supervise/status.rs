@@ -7,6 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,6 +66,9 @@ impl LinkState {
     }
 }
 
+/// Bound on a status, in bytes: 1 KB for each of the most members of a link.
+const MAX_STATUS: usize = 1 << 20;
+
 fn path(run: &Path) -> PathBuf {
     run.join("status.json")
 }
@@ -72,7 +76,7 @@ fn path(run: &Path) -> PathBuf {
 /// The newest status in the run folder of a link; `None` if none was written, or it cannot be read.
 #[must_use]
 pub fn read_status(run: &Path) -> Option<LinkStatus> {
-    serde_json::from_slice(&fs::read(path(run)).ok()?).ok()
+    serde_json::from_slice(&ordinary::read(&path(run), Links::Refuse, MAX_STATUS).ok()?).ok()
 }
 
 pub(super) fn write_status(run: &Path, status: &LinkStatus) -> io::Result<()> {

@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::ordinary::{self, Links};
+use millrace_service::store::pem::MAX_PEM_LEN;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::answers::refused;
 use super::{EtcdConfig, encode};
@@ -239,11 +242,16 @@ fn tls(config: &EtcdConfig) -> Result<ClientConfig, StoreError> {
             "https endpoints need the certificates that sign them (CA file)".to_owned(),
         )
     })?;
+    let read = |path: &std::path::Path| {
+        ordinary::read(path, Links::Follow, MAX_PEM_LEN)
+            .map(Zeroizing::new)
+            .map_err(|error| wrong(path, error.to_string()))
+    };
     let certificates =
         |path: &std::path::Path| -> Result<Vec<CertificateDer<'static>>, StoreError> {
-            CertificateDer::pem_file_iter(path)
-                .and_then(Iterator::collect)
-                .map_err(|error| wrong(path, error.to_string()))
+            let text = read(path)?;
+            let all: Result<_, _> = CertificateDer::pem_slice_iter(&text).collect();
+            all.map_err(|error| wrong(path, error.to_string()))
         };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
@@ -258,8 +266,8 @@ fn tls(config: &EtcdConfig) -> Result<ClientConfig, StoreError> {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
-            let private =
-                PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error.to_string()))?;
+            let private = PrivateKeyDer::from_pem_slice(&read(key)?)
+                .map_err(|error| wrong(key, error.to_string()))?;
             builder
                 .with_client_auth_cert(chain, private)
                 .map_err(|error| wrong(certificate, error.to_string()))
