@@ -8,12 +8,32 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use millrace_hostfs::generated::below;
-use millrace_hostfs::generated::write::{self, ExistingFile, FileChanges, FileState, WriteError};
+use millrace_hostfs::generated::write::{
+    self, EditedFiles, ExistingFile, FileChanges, FileState, WriteError, Written,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::plan::{RecipePlan, Snippet};
 use crate::users::other_user;
+
+/// The record of a write that is under way, below the root: a process that is killed leaves it, and the next one goes
+/// back by it first.
+pub const RECORD: &str = "var/lib/millrace/gateway-write.json";
+
+/// Restores the files of a write whose process was killed; returns their paths.
+pub fn recover(root: &Path) -> Result<Vec<PathBuf>, WriteError> {
+    write::recover(&root.join(RECORD))
+}
+
+/// Writes the files that differ: all of them or none, whatever becomes of this process.
+pub fn apply(
+    changes: FileChanges<'_>,
+    edited: EditedFiles,
+    root: &Path,
+) -> Result<Written, WriteError> {
+    changes.apply_recorded(edited, &root.join(RECORD))
+}
 
 /// Compares a plan with the files below a root.
 pub fn compare<'a>(plan: &'a RecipePlan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
@@ -57,6 +77,7 @@ pub struct UsedFile {
 /// Removes the files of a plan that are as they were generated, whatever their contents were then, and that no other
 /// service names.
 pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError> {
+    recover(root)?;
     let mut result = RemovedFiles::default();
     for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {
         let path = change.path;
@@ -81,8 +102,6 @@ pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError
 
 #[cfg(test)]
 mod tests {
-    use millrace_hostfs::generated::write::EditedFiles;
-
     use super::*;
     use crate::application::Application;
     use crate::settings::tests::settings;
@@ -111,7 +130,7 @@ mod tests {
         let root = tempfile::tempdir().expect("folder");
         let plan = plan();
         compare(&plan, root.path())
-            .and_then(|changes| changes.apply(EditedFiles::Keep))
+            .and_then(|changes| apply(changes, EditedFiles::Keep, root.path()))
             .expect("written");
         let conf = Path::new("/etc/millrace/openssl.cnf");
         let at = |path: &str| below(root.path(), Path::new(path));

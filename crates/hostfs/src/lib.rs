@@ -18,6 +18,7 @@
 //!            generated/    files that a command generates: compared, written, tested, restored
 //! processes  process       processes; maps: the files that they have mapped
 //!            cpu_list      lists of processors
+//! changes    change/       a change applied, confirmed or taken back; records on disk
 //! configs    systemd       unit files, and the environment of a service; environment: its syntax
 //!            nginx, haproxy, openssl_cnf  configuration syntax, without its meaning
 //!            accounts      local users
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod change;
 pub mod child;
 pub mod cpu_list;
 pub mod environment;

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::apply::{AppliedLink, ApplyError, intended, load, signal_supervisor, supervisor_lock};
-use crate::exec::{self, Lock, Tunnel, at};
-use crate::plan::{Folders, LinkAction, LinkLayout, LinkMember};
+use crate::check;
+use crate::error::ApplyError;
+use crate::exec::{self, Lock, Tunnel, at, signal_supervisor, supervisor_lock};
+use crate::plan::{Folders, LinkAction, LinkMember};
+use crate::record::{self, AppliedLink};
 
 /// Time in which a supervisor ends after SIGTERM: its loop looks every 50 ms, and a route or a rollback that it is
 /// at takes seconds at most. Then it is killed.
@@ -33,6 +35,8 @@ pub struct DownPlan {
     /// Routes first, devices last.
     removals: Vec<LinkAction>,
     records: [PathBuf; 2],
+    /// The record of the link's changes.
+    changes: PathBuf,
     run: PathBuf,
 }
 
@@ -41,8 +45,8 @@ pub struct DownPlan {
 /// # Errors
 /// [`ApplyError::NotUp`], or a record cannot be read.
 pub fn plan(name: &str, folders: &Folders) -> Result<DownPlan, ApplyError> {
-    let applied = AppliedLink::load(folders, name)?;
-    let unfinished: Option<LinkLayout> = load(intended(folders, name))?;
+    let applied = check::applied(folders, name)?;
+    let unfinished = record::find_intended(folders, name).good();
     if applied.is_none() && unfinished.is_none() {
         return Err(ApplyError::NotUp(name.to_owned()));
     }
@@ -59,7 +63,8 @@ pub fn plan(name: &str, folders: &Folders) -> Result<DownPlan, ApplyError> {
         name: name.to_owned(),
         members,
         removals,
-        records: [AppliedLink::path(folders, name), intended(folders, name)],
+        records: [AppliedLink::path(folders, name), record::intended(folders, name)],
+        changes: record::change_file(folders, name),
         run: folders.run_of(name),
     })
 }
@@ -88,7 +93,7 @@ impl DownPlan {
         }
         text.push_str("\n# ==> removes\n");
         let configs = self.members.iter().map(|member| &member.config);
-        for path in configs.chain(&self.records).chain([&self.run]) {
+        for path in configs.chain(&self.records).chain([&self.changes, &self.run]) {
             let _ = writeln!(text, "{}", path.display());
         }
         text
@@ -100,9 +105,16 @@ impl DownPlan {
     /// [`ApplyError::Busy`] and [`ApplyError::Held`] if nothing was removed. After other errors the rest is still
     /// removed.
     pub fn perform(&self) -> Result<(), ApplyError> {
-        let Self { name, members, removals, records, run } = self;
+        let Self { name, run, .. } = self;
         fs::create_dir_all(run).map_err(at(run))?;
-        let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.clone()))?;
+        let _lock = Lock::wait(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.clone()))?;
+        self.perform_locked()?;
+        Ok(record::remove(&self.changes).map_err(at(&self.changes))?)
+    }
+
+    /// Takes the link down for the owner of its lock, who keeps the record of its changes.
+    pub(crate) fn perform_locked(&self) -> Result<(), ApplyError> {
+        let Self { name, members, removals, records, run, .. } = self;
         // While the lock is held here, no other supervisor starts tunnels again.
         let _supervisor = end_supervisor(name, run)?;
         let tunnels: Vec<Tunnel> = members.iter().filter_map(Tunnel::find).collect();

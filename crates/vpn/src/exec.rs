@@ -19,7 +19,7 @@ use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::process::Proc;
 use millrace_hostfs::trusted;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -34,6 +34,10 @@ const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of checks for a file or an end: one system call each, and a start is 10 ms late at most.
 const POLL: Duration = Duration::from_millis(10);
+
+/// Time that a run waits for another one on the same link: a supervisor that goes back takes a second, or a few on a
+/// busy host.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An action failed.
 #[derive(Debug, Error)]
@@ -269,6 +273,18 @@ fn last_words(log: &Path) -> Option<String> {
     lines.find(|line| !line.contains("Exiting due to fatal error")).map(str::to_owned)
 }
 
+/// The lock of a link's supervisor.
+pub(crate) fn supervisor_lock(run: &Path) -> PathBuf {
+    run.join("supervisor.lock")
+}
+
+/// Sends a signal to the supervisor of a link; whether there is one.
+pub(crate) fn signal_supervisor(run: &Path, signal: Signal) -> bool {
+    let holder = Lock::holder(&supervisor_lock(run));
+    // The supervisor itself calls this when it restores a former configuration.
+    holder.is_some_and(|pid| pid == rustix::process::getpid() || kill_process(pid, signal).is_ok())
+}
+
 /// A lock that ends with its process. The file holds the process id.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
@@ -283,6 +299,18 @@ impl Lock {
         }
         file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(at(path))?;
         Ok(Some(Self(file)))
+    }
+
+    /// Takes a lock within [`LOCK_PATIENCE`]; `None` if another process keeps it.
+    pub(crate) fn wait(path: &Path) -> Result<Option<Self>, ExecError> {
+        let until = Instant::now() + LOCK_PATIENCE;
+        loop {
+            let taken = Self::take(path)?;
+            if taken.is_some() || Instant::now() >= until {
+                return Ok(taken);
+            }
+            thread::sleep(POLL);
+        }
     }
 
     /// The process that has a lock; `None` if no process has it.

@@ -12,7 +12,10 @@
 //! host        facts about this host; problems of a link on it; processors for the members
 //! mtu         packet sizes of a link on its path
 //! plan        Link + host ──► files, steps and members, as values
-//! apply       get → verify → generate → apply; former configurations
+//! record      records of a link on disk, and its former configurations
+//! check       get → verify → generate: a link.toml against this host
+//! change      what makes a configuration the one in force, and the way back
+//! apply       up, confirm, restart, and what a service resumes
 //! down        takes a link down
 //! exec        actions of a plan, tunnel processes, locks
 //! ipsec       strongSwan's configuration, import and export of VyOS's commands, the vici protocol
@@ -27,8 +30,11 @@
 
 pub mod apply;
 pub mod candidate;
+mod change;
+mod check;
 pub mod choice;
 pub mod down;
+mod error;
 mod exec;
 pub mod host;
 pub mod ipsec;
@@ -37,6 +43,7 @@ pub mod management;
 mod mtu;
 pub mod plan;
 pub mod proposal;
+mod record;
 pub mod supervise;
 
 pub use exec::ExecError;

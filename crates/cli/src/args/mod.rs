@@ -75,7 +75,7 @@ pub(crate) use self::virtio::{
     VirtioSocketArgs, VirtioStatusArgs, VirtioThrottleArgs,
 };
 pub(crate) use self::vpn::{
-    VpnBenchArgs, VpnCommand, VpnDownArgs, VpnExportArgs, VpnFoldersArgs, VpnFormat,
+    VpnBenchArgs, VpnCommand, VpnConfirmArgs, VpnDownArgs, VpnExportArgs, VpnFoldersArgs, VpnFormat,
     VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
     VpnRestartArgs, VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
 };

@@ -28,6 +28,7 @@ pub(crate) enum VpnCommand {
     Status(VpnStatusArgs),
     Watch(VpnWatchArgs),
     Bench(VpnBenchArgs),
+    Confirm(VpnConfirmArgs),
     Restart(VpnRestartArgs),
     Down(VpnDownArgs),
     History(VpnHistoryArgs),
@@ -129,7 +130,11 @@ another.";
 pub(crate) struct VpnUpArgs {
     #[command(flatten)]
     pub(crate) link: VpnLinkArgs,
-    /// Go back to the former configuration unless the other end is reached in time
+    /// Go back to the configuration confirmed last unless this one reaches the other end in time
+    ///
+    /// A tunnel that the new configuration itself brings up confirms it, or
+    /// `millrace vpn confirm`. The way back outlives this command, the
+    /// supervisor and a restart of the host, which ends the time at once.
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TRIAL))]
     pub(crate) confirm_within: Option<Duration>,
     #[command(flatten)]
@@ -140,6 +145,11 @@ pub(crate) struct VpnUpArgs {
     /// Return at once, without waiting for the members
     #[arg(hide_short_help = true, long)]
     pub(crate) no_wait: bool,
+    /// Bring up the configuration confirmed last if this one was tried and not confirmed
+    ///
+    /// For services: millrace-vpn@.service starts a link so.
+    #[arg(hide_short_help = true, long, conflicts_with = "confirm_within")]
+    pub(crate) resume: bool,
 }
 
 const BENCH_EXAMPLE: &str = "\
@@ -217,6 +227,17 @@ pub(crate) struct VpnWatchArgs {
     pub(crate) count: Option<u64>,
 }
 
+/// Keep a configuration that waits for its confirmation
+///
+/// For a change with `up --confirm-within` that does not reach the other end by
+/// itself, such as one that the other end has still to follow.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace vpn confirm branch")]
+pub(crate) struct VpnConfirmArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+}
+
 /// Restart the members of a link one after another, without an interruption
 ///
 /// Traffic leaves a member before its process ends, and the next one waits
@@ -251,6 +272,9 @@ pub(crate) struct VpnDownArgs {
 pub(crate) struct VpnSuperviseArgs {
     #[command(flatten)]
     pub(crate) link: VpnNameArgs,
+    /// Wait for the end of another supervisor, as long as a change is not confirmed
+    #[arg(long)]
+    pub(crate) standby: bool,
 }
 
 /// The name of a link on this host.

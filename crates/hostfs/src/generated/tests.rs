@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use super::verify::{Argument, ConfigVerdict, Verification};
-use super::write::{EditedFiles, FileChange, FileState, WriteError, Written, compare};
+use super::write::{EditedFiles, FileChange, FileState, WriteError, Written, compare, recover};
 use super::*;
 
 const GENERATOR: Generator = Generator { command: "millrace gateway", advice: "Edit it." };
@@ -201,4 +201,124 @@ fn origin_of_a_file_is_read_from_its_first_line() {
     assert_eq!(origin(&format!("{start}zz{end}\n")), Origin::Edited);
     let other = Generator { command: "millrace vpn", ..GENERATOR };
     assert_eq!(other.origin(&file.contents), Origin::Foreign);
+}
+
+/// A record of a write below a root, and the files of a plan with one that is foreign and one of bytes that are no text.
+fn half_written(root: &Path) -> (Plan, PathBuf, PathBuf) {
+    let conf = below(root, Path::new(CONF));
+    fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
+    fs::write(&conf, b"env \xff;\n").expect("a file");
+    (plan(), root.join("var/lib/record.json"), conf)
+}
+
+/// Every file and folder below a root, with the contents of files.
+fn tree(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path.clone());
+            }
+            found.push((path.clone(), fs::read(path).ok()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn write_that_is_killed_before_any_of_its_steps_is_restored_by_the_next_one() {
+    // The test of the result ends the process, as a kill at that moment does: it sees each file in place.
+    let exe = std::env::current_exe().expect("this program");
+    if let Some(root) = std::env::var_os("MILLRACE_TEST_KILLED_BELOW") {
+        let root = PathBuf::from(root);
+        let (mut plan, record, _) = half_written(&root);
+        plan.verifications = vec![Verification {
+            name: "sh",
+            program: "sh",
+            arguments: vec![
+                Argument::Text("-c"),
+                Argument::Text("test ! -e \"$CNF\" || kill -KILL $PPID"),
+            ],
+            environment: vec![(
+                "CNF",
+                Argument::Owned(below(&root, Path::new(CNF)).to_str().expect("text").to_owned()),
+            )],
+            wants: None,
+        }];
+        let changes = compare(&plan.files, &plan.verifications, &root).expect("compared");
+        let _ = changes.apply_recorded(EditedFiles::Overwrite, &record);
+        return;
+    }
+    let root = tempfile::tempdir().expect("folder");
+    let (plan, record, conf) = half_written(root.path());
+    let before = tree(root.path());
+    let status = std::process::Command::new(exe)
+        .args(["--exact", "generated::tests::write_that_is_killed_before_any_of_its_steps_is_restored_by_the_next_one"])
+        .env("MILLRACE_TEST_KILLED_BELOW", root.path())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("this program");
+    assert!(!status.success() && record.exists(), "{status}");
+    assert!(below(root.path(), Path::new(CNF)).exists(), "the new files are there");
+    // A kill after each number of replaced files: the others are still as they were.
+    let killed = tree(root.path());
+    for done in 0..=plan.files.len() {
+        for (file, number) in plan.files.iter().zip(0..) {
+            let path = below(root.path(), &file.path);
+            let was = before.iter().find(|(known, _)| *known == path);
+            let is = killed.iter().find(|(known, _)| *known == path);
+            let content = if number < done { is } else { was };
+            match content.and_then(|(_, content)| content.as_ref()) {
+                Some(content) => fs::write(&path, content).expect("a file"),
+                None => drop(fs::remove_file(&path)),
+            }
+        }
+        let saved = fs::read(&record).expect("a record");
+        let restored = recover(&record).expect("restored");
+        assert_eq!(restored.len(), plan.files.len());
+        assert!(!record.exists());
+        let _ = fs::remove_dir(root.path().join("var/lib"));
+        let _ = fs::remove_dir(root.path().join("var"));
+        assert_eq!(tree(root.path()), before, "killed after {done} files");
+        // For the next number, as the kill left it.
+        for (path, content) in &killed {
+            match content {
+                Some(content) => fs::write(path, content).expect("a file"),
+                None => fs::create_dir_all(path).expect("a folder"),
+            }
+        }
+        fs::write(&record, saved).expect("a record");
+    }
+    // What somebody wrote after the kill stays.
+    fs::write(&conf, "env MINE;\n").expect("a file");
+    let changes = compare(&plan.files, &[], root.path()).expect("compared");
+    let error = changes.apply_recorded(EditedFiles::Overwrite, &record).expect_err("restored first");
+    assert!(matches!(error, WriteError::ChangedSince(_)), "{error}");
+    assert_eq!(fs::read_to_string(&conf).expect("a file"), "env MINE;\n");
+    assert!(!below(root.path(), Path::new(CNF)).exists());
+    let changes = compare(&plan.files, &[], root.path()).expect("compared again");
+    let written = changes.apply_recorded(EditedFiles::Overwrite, &record).expect("written");
+    assert_eq!(states(&written.files)[..2], [FileState::New; 2]);
+    assert!(!record.exists(), "nothing is under way");
+}
+
+#[test]
+fn damaged_record_of_a_write_names_a_remedy_that_works() {
+    let root = tempfile::tempdir().expect("folder");
+    let (plan, record, _) = half_written(root.path());
+    fs::create_dir_all(record.parent().expect("a folder")).expect("folders");
+    for content in ["", "{", "garbage", "{\"version\":9}", "{}"] {
+        fs::write(&record, content).expect("a record");
+        let write = || {
+            let changes = compare(&plan.files, &[], root.path()).expect("compared");
+            changes.apply_recorded(EditedFiles::Overwrite, &record)
+        };
+        let said = write().expect_err("refused").to_string();
+        assert!(said.contains("remove it, and run the command again"), "{content}: {said}");
+        fs::remove_file(&record).expect("removed");
+        let _ = write().expect("written");
+    }
 }

@@ -8,8 +8,9 @@
 //! others: a file that was changed after the comparison is an error.
 //!
 //! A file that was not generated, or was edited since, is replaced only by force, and a copy is kept. Each file
-//! is replaced atomically by a rename, all of them together are not: after a crash some are new and some are
-//! old, and the next run completes the rest.
+//! is replaced atomically by a rename. [`FileChanges::apply_recorded`] replaces all of them or none: the record of a
+//! process that was killed leads [`recover`] back. With [`FileChanges::apply`] some are new and some are old then, and
+//! the owner has a record of its own.
 
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -18,11 +19,13 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::transaction::{self, FileSet};
 use super::verify::{ConfigVerdict, Verification};
 use super::{Origin, PlannedFile, below, diff};
+use crate::change::state_file::StateFileError;
 use crate::replace::replace_file;
 
 /// Bound on a file that is compared, in bytes: a generated file has 2 KiB.
@@ -58,6 +61,17 @@ pub enum WriteError {
     /// A file was changed after it was compared.
     #[error("{} was changed after the comparison: run the command again", .0.display())]
     ChangedSince(PathBuf),
+    /// The record of a change that was killed is of no use, so that its files stay as they are.
+    #[error(
+        "{}: {source}: remove it, and run the command again, which completes what was begun",
+        path.display()
+    )]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// Why it is of no use.
+        source: StateFileError,
+    },
     /// The server's test passed with the old files and fails with the new ones.
     #[error("{name} fails with the new files, so the old ones were restored: {output}")]
     Verification {
@@ -201,6 +215,21 @@ impl FileChanges<'_> {
     /// # Errors
     /// See [`WriteError`]; then everything is as before.
     pub fn apply(self, edited: EditedFiles) -> Result<Written, WriteError> {
+        self.replace(edited, None)
+    }
+
+    /// Writes the files that differ, all of them or none: what was before lies in `record` until the result is tested,
+    /// and [`recover`] restores it after the end of this process.
+    ///
+    /// # Errors
+    /// See [`WriteError`]; then everything is as before. So it is after the end of a former process, which this one
+    /// finds first; the comparison is then of no use any more.
+    pub fn apply_recorded(self, edited: EditedFiles, record: &Path) -> Result<Written, WriteError> {
+        recover(record)?;
+        self.replace(edited, Some(record))
+    }
+
+    fn replace(self, edited: EditedFiles, record: Option<&Path>) -> Result<Written, WriteError> {
         for change in &self.files {
             change.check_current()?;
         }
@@ -216,26 +245,54 @@ impl FileChanges<'_> {
         }
         let verify = || self.verifications.iter().map(|test| test.run(self.root));
         let before: Vec<ConfigVerdict> = verify().collect();
-        let mut undo = Undo::default();
-        for (file, change) in self.planned.iter().zip(&self.files) {
-            if change.state != FileState::Unchanged {
-                replace(file, change, &mut undo)?;
-            }
-        }
+        let (old, new) = self.sets()?;
+        let saved = new.copies.iter().map(|(path, _)| path.clone()).collect();
         let mut verified = Vec::new();
-        for ((test, before), after) in self.verifications.iter().zip(before).zip(verify()) {
-            // A test that failed with the old files, too, was not broken by the new ones: the caller reports it.
-            if let (
-                ConfigVerdict::Passed | ConfigVerdict::Skipped(_),
-                ConfigVerdict::Failed(output),
-            ) = (&before, &after)
-            {
-                return Err(WriteError::Verification { name: test.name, output: output.clone() });
+        let test = || {
+            for ((test, before), after) in self.verifications.iter().zip(&before).zip(verify()) {
+                // A test that failed with the old files, too, was not broken by the new ones: the caller reports it.
+                if let (
+                    ConfigVerdict::Passed | ConfigVerdict::Skipped(_),
+                    ConfigVerdict::Failed(output),
+                ) = (before, &after)
+                {
+                    let output = output.clone();
+                    return Err(WriteError::Verification { name: test.name, output });
+                }
+                verified.push(Verified { name: test.name, before: before.clone(), after });
             }
-            verified.push(Verified { name: test.name, before, after });
-        }
-        Ok(Written { files: self.files, saved: undo.keep(), verified })
+            Ok(())
+        };
+        transaction::replace_all(old, new, record, test)?;
+        Ok(Written { files: self.files, saved, verified })
     }
+
+    /// The files that differ, as they are and as they shall be.
+    fn sets(&self) -> Result<(FileSet, FileSet), WriteError> {
+        let differs = |change: &FileChange| change.state != FileState::Unchanged;
+        let mut new = FileSet::default();
+        let mut old = Vec::new();
+        for (file, change) in self.planned.iter().zip(&self.files).filter(|pair| differs(pair.1)) {
+            let planned =
+                ExistingFile { contents: file.contents.clone().into_bytes(), mode: file.mode };
+            new.files.push((change.path.clone(), Some(planned)));
+            old.push((change.path.clone(), change.before.clone()));
+            if let (FileState::Foreign | FileState::Edited, Some(before)) =
+                (change.state, &change.before)
+            {
+                new.copies.push((free_copy(&change.path)?, before.clone()));
+            }
+        }
+        Ok((FileSet::before(&new, old), new))
+    }
+}
+
+/// Restores the files of a change whose process was killed, if there is one at `record`; returns their paths.
+///
+/// # Errors
+/// [`WriteError::Record`], or a file cannot be restored.
+pub fn recover(record: &Path) -> Result<Vec<PathBuf>, WriteError> {
+    transaction::recover(record)
 }
 
 impl FileChange {
@@ -251,10 +308,35 @@ impl FileChange {
 }
 
 /// A file as it is on the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExistingFile {
-    contents: Vec<u8>,
-    mode: u32,
+    #[serde(with = "bytes")]
+    pub(super) contents: Vec<u8>,
+    pub(super) mode: u32,
+}
+
+/// Contents in a record: text where they are text.
+mod bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Contents {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        let text = std::str::from_utf8(bytes).map(|text| Contents::Text(text.to_owned()));
+        text.unwrap_or_else(|_| Contents::Bytes(bytes.to_vec())).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        Ok(match Contents::deserialize(from)? {
+            Contents::Text(text) => text.into_bytes(),
+            Contents::Bytes(bytes) => bytes,
+        })
+    }
 }
 
 impl ExistingFile {
@@ -284,72 +366,8 @@ impl ExistingFile {
     }
 }
 
-/// Restores everything when it is dropped before [`Undo::keep`].
-#[derive(Default)]
-struct Undo {
-    /// The replaced files, newest last; `None` for a file that is new.
-    files: Vec<(PathBuf, Option<ExistingFile>)>,
-    folders: Vec<PathBuf>,
-    saved: Vec<PathBuf>,
-}
-
-impl Undo {
-    /// Keeps the new files and returns the copies of old ones.
-    fn keep(mut self) -> Vec<PathBuf> {
-        self.files.clear();
-        self.folders.clear();
-        std::mem::take(&mut self.saved)
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        // Errors are ignored: the caller already returns the one that led here.
-        for (path, before) in self.files.iter().rev() {
-            let _ = match before {
-                None => fs::remove_file(path),
-                Some(before) => put(path, &before.contents, before.mode).map_err(io::Error::other),
-            };
-        }
-        for copy in &self.saved {
-            let _ = fs::remove_file(copy);
-        }
-        for folder in self.folders.iter().rev() {
-            let _ = fs::remove_dir(folder);
-        }
-    }
-}
-
-fn replace(file: &PlannedFile, change: &FileChange, undo: &mut Undo) -> Result<(), WriteError> {
-    let path = &change.path;
-    make_folders(path, undo)?;
-    change.check_current()?;
-    if let (FileState::Foreign | FileState::Edited, Some(before)) = (change.state, &change.before) {
-        undo.saved.push(save(path, before)?);
-    }
-    put(path, file.contents.as_bytes(), file.mode)?;
-    undo.files.push((path.clone(), change.before.clone()));
-    Ok(())
-}
-
-fn make_folders(path: &Path, undo: &mut Undo) -> Result<(), WriteError> {
-    let missing: Vec<&Path> = path
-        .ancestors()
-        .skip(1)
-        .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
-        .collect();
-    for folder in missing.into_iter().rev() {
-        let made = fs::create_dir(folder)
-            .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
-        made.map_err(|source| io_error("making", folder, source))?;
-        undo.folders.push(folder.to_owned());
-    }
-    Ok(())
-}
-
-/// Copies a file that is about to be replaced to a name beside it.
-fn save(path: &Path, before: &ExistingFile) -> Result<PathBuf, WriteError> {
-    let mut last = io::Error::other("there are too many copies: remove some");
+/// A name beside a file that is about to be replaced, for its copy.
+fn free_copy(path: &Path) -> Result<PathBuf, WriteError> {
     for number in 0..MAX_COPIES {
         let mut name = path.as_os_str().to_owned();
         name.push(".millrace-save");
@@ -357,21 +375,20 @@ fn save(path: &Path, before: &ExistingFile) -> Result<PathBuf, WriteError> {
             name.push(format!(".{number}"));
         }
         let copy = PathBuf::from(name);
-        match create(&copy, &before.contents, before.mode) {
-            Ok(()) => return Ok(copy),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
-            Err(error) => return Err(io_error("copying to", &copy, error)),
+        if fs::symlink_metadata(&copy).is_err() {
+            return Ok(copy);
         }
     }
-    Err(io_error("copying", path, last))
+    let source = io::Error::other("there are too many copies: remove some");
+    Err(io_error("copying", path, source))
 }
 
 /// Replaces a file atomically.
-fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), WriteError> {
+pub(super) fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), WriteError> {
     replace_file(path, contents, Some(mode)).map_err(|source| io_error("writing", path, source))
 }
 
-fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+pub(super) fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(contents)?;
     // The mode above is subject to the umask.
@@ -379,6 +396,6 @@ fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-fn io_error(doing: &'static str, path: &Path, source: io::Error) -> WriteError {
+pub(super) fn io_error(doing: &'static str, path: &Path, source: io::Error) -> WriteError {
     WriteError::Io { doing, path: path.to_owned(), source }
 }

@@ -254,6 +254,12 @@ impl Route {
 }
 
 impl LinkLayout {
+    /// The devices of the link.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = String> + '_ {
+        let members = self.members.iter().map(|member| &member.device);
+        members.chain(self.bond.as_ref().map(|bond| &bond.device)).cloned()
+    }
+
     /// Actions that send packets over these members and no others. `all` are the known members, and `bonded` the
     /// devices that the bond of a bridged link has now.
     #[must_use]

@@ -16,5 +16,5 @@ pub use machine::{
     LinkMachine, MemberEvent, MemberState, MemberStatus, PROBE_EVERY, SILENCE, StateChange,
     SuperviseAction,
 };
-pub use shell::{PreferNode, run};
+pub use shell::{PreferNode, Standby, run};
 pub use status::{LinkState, LinkStatus, read_status};

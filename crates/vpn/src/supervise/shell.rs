@@ -32,11 +32,13 @@ use super::echo;
 use super::machine::{LinkMachine, MemberEvent, SuperviseAction};
 use super::metrics::write_metrics;
 use super::status::{LinkState, LinkStatus, log_changes, write_status};
-use crate::apply::{self, AppliedLink, ApplyError};
-use crate::down;
+use crate::change::{self, Watched};
+use crate::check;
+use crate::error::ApplyError;
 use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
 use crate::host;
-use crate::plan::{Folders, LinkMember};
+use crate::plan::{Folders, LinkMember, MemberEngine};
+use crate::record::AppliedLink;
 
 /// Interval of the machine's ticks: half of that of probes, so that each leaves less than 50 ms late.
 const TICK: Duration = Duration::from_millis(50);
@@ -74,6 +76,8 @@ struct Shell<'a> {
     unrouted: bool,
     status_at: Instant,
     prefer_node: PreferNode,
+    /// Time that the applied configuration has for its confirmation; `None` for one that is confirmed.
+    waits: Option<Duration>,
     /// Whether the link goes down, because its first configuration was not confirmed.
     take_down: bool,
 }
@@ -83,17 +87,49 @@ pub type PreferNode = fn(usize) -> io::Result<()>;
 
 type Started = (u16, Result<Tunnel, ExecError>);
 
+/// What a program of a supervisor does where another one runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standby {
+    /// It is an error.
+    No,
+    /// It waits until that one ends, and takes its place while a change is not confirmed: the way back must not depend on
+    /// one process.
+    WhileUnconfirmed,
+}
+
+/// The lock of a supervisor; `None` for a standby that is not needed any more.
+fn lock(name: &str, folders: &Folders, standby: Standby) -> Result<Option<Lock>, ApplyError> {
+    let run = folders.run_of(name);
+    loop {
+        match (Lock::take(&exec::supervisor_lock(&run)), standby) {
+            (Ok(Some(lock)), _) => return Ok(Some(lock)),
+            (Ok(None), Standby::No) => return Err(ApplyError::Supervised(name.to_owned())),
+            (Err(error), Standby::No) => return Err(error.into()),
+            // The folder goes with the link.
+            (Ok(None) | Err(_), Standby::WhileUnconfirmed) => {}
+        }
+        if !change::is_on_trial(name, folders) {
+            return Ok(None);
+        }
+        thread::sleep(STATUS_EVERY);
+    }
+}
+
 /// Runs the supervisor of a link until SIGTERM or SIGINT; tunnels and routes then stay as they are. SIGHUP
 /// makes it read the applied configuration again.
 ///
 /// # Errors
 /// The link is not applied, or has a supervisor already.
-pub fn run(name: &str, folders: &Folders, prefer_node: PreferNode) -> Result<(), ApplyError> {
+pub fn run(
+    name: &str,
+    folders: &Folders,
+    prefer_node: PreferNode,
+    standby: Standby,
+) -> Result<(), ApplyError> {
     let run = folders.run_of(name);
     let state = folders.state_of(name);
-    let lock = Lock::take(&apply::supervisor_lock(&run))?;
-    let Some(lock) = lock else {
-        return Err(ApplyError::Supervised(name.to_owned()));
+    let Some(lock) = lock(name, folders, standby)? else {
+        return Ok(());
     };
     let flags = [SIGHUP, SIGTERM, SIGINT].map(|signal| {
         let raised = Arc::new(AtomicBool::new(false));
@@ -104,8 +140,11 @@ pub fn run(name: &str, folders: &Folders, prefer_node: PreferNode) -> Result<(),
         |source| ApplyError::Exec(ExecError::Io { path: PathBuf::from("signals"), source });
     let (reload, term, int) =
         (reload.map_err(failed)?, term.map_err(failed)?, int.map_err(failed)?);
+    // A change whose time is over, or whose run was killed, is taken back before anything else.
+    let found = change::watch(name, folders, None);
+    let take_down = matches!(found, Ok(Watched::TakeDown));
     let applied =
-        AppliedLink::load(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+        check::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
     let now = Instant::now();
     let mut shell = Shell {
         folders,
@@ -118,28 +157,37 @@ pub fn run(name: &str, folders: &Folders, prefer_node: PreferNode) -> Result<(),
         unrouted: false,
         status_at: now,
         prefer_node,
-        take_down: false,
+        waits: None,
+        take_down,
         applied,
     };
-    shell.read_layout(now);
+    if !take_down {
+        shell.read_layout(now, Loading::Anew);
+    }
     while !term.load(Ordering::Relaxed) && !int.load(Ordering::Relaxed) && !shell.take_down {
-        if reload.swap(false, Ordering::Relaxed)
-            && let Ok(Some(applied)) = AppliedLink::load(folders, name)
-        {
-            shell.applied = applied;
-            shell.read_layout(Instant::now());
+        if reload.swap(false, Ordering::Relaxed) {
+            shell.reload();
         }
         shell.wait_and_read();
         shell.turn(Instant::now());
     }
     let take_down = shell.take_down;
     drop(lock);
-    if take_down { down::plan(name, folders)?.perform() } else { Ok(()) }
+    if take_down { change::take_down(name, folders) } else { Ok(()) }
+}
+
+/// How a running daemon takes over a changed configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loading {
+    /// It loads what can be loaded, and what is connected stays until its keys change.
+    Live,
+    /// It starts anew: nothing that a former configuration brought up serves any more.
+    Anew,
 }
 
 impl Shell<'_> {
     /// Takes over the members of the applied layout: finds running processes, and marks what has changed.
-    fn read_layout(&mut self, now: Instant) {
+    fn read_layout(&mut self, now: Instant, loading: Loading) {
         for member in &self.applied.layout.members {
             let number = member.number;
             self.machine.add(number, now);
@@ -170,7 +218,8 @@ impl Shell<'_> {
             let differs = running.is_some() && running != fs::read(&member.config).ok();
             if self.members[&number].tunnel.is_some() {
                 // Without the copy the process has to restart: see `apply::restart`.
-                let restarts = running.is_none() || differs && !Tunnel::reload(member);
+                let can_load = loading == Loading::Live || member.engine == MemberEngine::OpenVpn;
+                let restarts = running.is_none() || differs && !(can_load && Tunnel::reload(member));
                 let event = if restarts { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
             }
@@ -180,6 +229,7 @@ impl Shell<'_> {
                 self.machine.handle(*number, MemberEvent::Retire, now);
             }
         }
+        self.machine.ask_for_proof(now);
         // The routes may lead to other networks now.
         self.unrouted = !self.routed.is_empty();
         self.status_at = now;
@@ -271,7 +321,7 @@ impl Shell<'_> {
             }
             SuperviseAction::Forget(number) => {
                 self.members.remove(&number);
-                self.read_layout(now);
+                self.read_layout(now, self.loading());
             }
             SuperviseAction::Stop(number) => {
                 if let Some(attached) = self.members.get_mut(&number)
@@ -328,27 +378,42 @@ impl Shell<'_> {
         self.unrouted = exec::ip_batch(&layout.over(&members, &all, &bonded)).is_err();
     }
 
-    /// Keeps a new configuration that works, and brings the former one back if time is up.
+    /// A configuration on trial counts by what it brings up itself.
+    fn loading(&self) -> Loading {
+        if self.waits.is_some() { Loading::Anew } else { Loading::Live }
+    }
+
+    /// Reads the applied configuration again.
+    fn reload(&mut self) {
+        let name = self.applied.layout.name.clone();
+        if let Ok(Some(applied)) = AppliedLink::load(self.folders, &name) {
+            self.applied = applied;
+            self.waits = change::time_left(&name, self.folders);
+            self.read_layout(Instant::now(), self.loading());
+        }
+    }
+
+    /// Keeps a new configuration that works, and brings the confirmed one back if time is up.
     fn confirm(&mut self) {
         let name = self.applied.layout.name.clone();
-        let Some(until_ms) = self.applied.confirm_until_ms else {
-            return;
-        };
-        if self.machine.is_confirmed() {
-            self.applied.confirm_until_ms = None;
-            // After an error a later supervisor confirms again.
-            let _ = self.applied.save(self.folders);
-        } else if unix_ms() >= until_ms {
-            match apply::restore_former(&name, self.folders) {
-                Ok(Some(applied)) => {
-                    self.applied = applied;
-                    self.read_layout(Instant::now());
+        let proven = self.machine.is_proven().then_some(self.applied.generation);
+        match change::watch(&name, self.folders, proven) {
+            Ok(Watched::Nothing | Watched::Confirmed) => self.waits = None,
+            Ok(Watched::Waits(generation, left)) => {
+                self.waits = Some(left);
+                // Its run was killed before it told this supervisor.
+                if generation != self.applied.generation {
+                    self.reload();
                 }
-                // Before the first configuration there was no link.
-                Ok(None) => self.take_down = true,
-                // Such as a full disk: the next status tries again.
-                Err(_) => {}
             }
+            Ok(Watched::Restored(applied)) => {
+                self.applied = *applied;
+                self.waits = None;
+                self.read_layout(Instant::now(), Loading::Anew);
+            }
+            Ok(Watched::TakeDown) => self.take_down = true,
+            // Such as a full disk: the next status tries again.
+            Err(_) => {}
         }
     }
 
@@ -366,7 +431,6 @@ impl Shell<'_> {
     }
 
     fn write_status(&self) -> io::Result<()> {
-        let until = self.applied.confirm_until_ms;
         let mut members = self.machine.status();
         for member in &mut members {
             member.cpu_ms = member.pid.and_then(exec::cpu_ms);
@@ -382,7 +446,9 @@ impl Shell<'_> {
             routed: self.routed.clone(),
             members,
             certificate_until: certificate.and_then(host::valid_until),
-            confirm_within_ms: until.map(|until| until.saturating_sub(unix_ms())),
+            confirm_within_ms: self
+                .waits
+                .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         };
         write_status(&self.run, &status)?;
         write_metrics(&self.run, &status)

@@ -251,6 +251,11 @@ pub(super) struct WriteResult<'a> {
 
 fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     certificates_are_there(args)?;
+    if !args.plan.dry_run {
+        for path in write::recover(&args.tree.root)? {
+            eprintln!("restored, since a former run was killed: {}", path.display());
+        }
+    }
     let changes = write::compare(plan, &args.tree.root)?;
     // Printed before the write, which may fail.
     if !args.json {
@@ -260,7 +265,8 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     let written = if args.plan.dry_run {
         Written { files: changes.files, ..Written::default() }
     } else {
-        let work = || changes.apply(EditedFiles::with_force(args.force));
+        let work =
+            || write::apply(changes, EditedFiles::with_force(args.force), &args.tree.root);
         progress::while_doing("testing the configuration", work)
             .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
     };

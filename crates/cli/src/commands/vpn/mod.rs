@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use millrace_hostfs::generated::write::EditedFiles;
-use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked, UpOptions};
+use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked, Raised, UpOptions};
 use millrace_vpn::down;
 use millrace_vpn::link::LinkProblems;
 use millrace_vpn::plan::Folders;
-use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
+use millrace_vpn::supervise::{self, LinkState, LinkStatus, Standby, read_status};
 
 use crate::args::{
-    VpnCommand, VpnDownArgs, VpnFoldersArgs, VpnLinkArgs, VpnPlanArgs, VpnRestartArgs,
+    VpnCommand, VpnConfirmArgs, VpnDownArgs, VpnFoldersArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs, VpnRestartArgs,
     VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
 };
 use crate::exit::{Failure, fail};
@@ -50,6 +50,7 @@ pub(crate) fn run(command: &VpnCommand) -> Result<()> {
         VpnCommand::Status(args) => show::status(args),
         VpnCommand::Watch(args) => show::watch(args),
         VpnCommand::Bench(args) => choose::bench(args),
+        VpnCommand::Confirm(args) => confirm(args),
         VpnCommand::Restart(args) => restart(args),
         VpnCommand::Down(args) => down(args),
         VpnCommand::History(args) => show::history(args),
@@ -102,7 +103,18 @@ fn print_plan(checked: &Checked) -> Result<()> {
 }
 
 fn up(args: &VpnUpArgs) -> Result<()> {
-    let checked = check(&args.link)?;
+    let mut checked = check(&args.link)?;
+    let link_folders = folders(&args.link.folders);
+    if args.resume {
+        let asked = checked.text.clone();
+        checked = apply::resume(checked, &link_folders).map_err(to_exit_error)?;
+        if checked.text != asked {
+            eprintln!(
+                "note: {} was not confirmed: the configuration that was confirmed last comes up",
+                args.link.link.display()
+            );
+        }
+    }
     if args.plan.dry_run {
         return print_plan(&checked);
     }
@@ -116,15 +128,24 @@ fn up(args: &VpnUpArgs) -> Result<()> {
         edited: EditedFiles::with_force(args.force),
         confirm_within: args.confirm_within,
     };
-    let generation = apply_plan(&checked, &args.link.folders, options)?;
+    let Raised { applied, waits, .. } = apply_plan(&checked, &args.link.folders, options)?;
+    let generation = applied.generation;
     let name = &checked.plan.layout.name;
     if args.no_wait {
+        let until = if waits { ", until it is confirmed or its time is over" } else { "" };
         eprintln!(
-            "configuration {generation} of link {name} is applied: millrace vpn status {name}"
+            "configuration {generation} of link {name} is applied{until}: millrace vpn status {name}"
         );
         return Ok(());
     }
-    wait_until_up(name, generation, args.confirm_within, &folders(&args.link.folders))
+    wait_until_up(name, generation, args.confirm_within, &link_folders)
+}
+
+fn confirm(args: &VpnConfirmArgs) -> Result<()> {
+    let VpnNameArgs { name, folders: args } = &args.link;
+    let generation = apply::confirm(name, &folders(args)).map_err(to_exit_error)?;
+    eprintln!("configuration {generation} of link {name} is confirmed");
+    Ok(())
 }
 
 fn rollback(args: &VpnRollbackArgs) -> Result<()> {
@@ -132,8 +153,8 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
     let folders = folders(&link.folders);
     let applied = AppliedLink::load(&folders, &link.name)?
         .ok_or_else(|| ApplyError::NotUp(link.name.clone()))?;
-    let former = applied.former.filter(|former| *former != applied.generation);
-    let Some(to) = to.or(former) else {
+    let former = apply::former(&link.name, &folders)?;
+    let Some(to) = to.or(former.filter(|former| *former != applied.generation)) else {
         let message = format!("link {} has no former configuration", link.name);
         return Err(fail(Failure::Failed, message));
     };
@@ -142,18 +163,22 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
     if plan.dry_run {
         return print_plan(&checked);
     }
-    let generation = apply_plan(&checked, &link.folders, UpOptions::default())?;
-    wait_until_up(&link.name, generation, None, &folders)
+    let raised = apply_plan(&checked, &link.folders, UpOptions::default())?;
+    wait_until_up(&link.name, raised.applied.generation, None, &folders)
 }
 
-/// Applies a plan, and starts the supervisor if none runs. Returns the number of the configuration.
-fn apply_plan(checked: &Checked, args: &VpnFoldersArgs, options: UpOptions) -> Result<u64> {
+/// Applies a plan, and starts the supervisor if none runs.
+fn apply_plan(checked: &Checked, args: &VpnFoldersArgs, options: UpOptions) -> Result<Raised> {
     let folders = folders(args);
+    let name = &checked.plan.layout.name;
     let raised = apply::up(checked, &folders, options).map_err(to_exit_error)?;
     if !raised.is_supervised {
-        start_supervisor(&checked.plan.layout.name, args, &folders)?;
+        start_supervisor(name, args, &folders, Standby::No)?;
     }
-    Ok(raised.applied.generation)
+    if raised.waits {
+        start_supervisor(name, args, &folders, Standby::WhileUnconfirmed)?;
+    }
+    Ok(raised)
 }
 
 /// Waits until the first member of a configuration carries traffic, or the former configuration is back.
@@ -187,8 +212,13 @@ fn wait_until_up(
     Ok(())
 }
 
-/// Starts the supervisor in the background.
-fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Result<()> {
+/// Starts the supervisor in the background, or one that takes its place if it ends.
+fn start_supervisor(
+    name: &str,
+    args: &VpnFoldersArgs,
+    folders: &Folders,
+    standby: Standby,
+) -> Result<()> {
     let log = folders.run_of(name).join("supervisor.log");
     // The supervisor itself writes each change to it.
     let output = fs::File::options().create(true).append(true).open(&log);
@@ -196,6 +226,9 @@ fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Res
     let errors = output.try_clone().context("sharing the log")?;
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     command.args(["vpn", "supervise", name]);
+    if standby == Standby::WhileUnconfirmed {
+        command.arg("--standby");
+    }
     for (option, folder) in [("--run", &args.run), ("--state", &args.state)] {
         if let Some(folder) = folder {
             command.arg(option).arg(fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()));
@@ -207,7 +240,8 @@ fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Res
 }
 
 fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
-    Ok(supervise::run(&args.link.name, &folders(&args.link.folders), prefer_node)?)
+    let standby = if args.standby { Standby::WhileUnconfirmed } else { Standby::No };
+    Ok(supervise::run(&args.link.name, &folders(&args.link.folders), prefer_node, standby)?)
 }
 
 fn restart(args: &VpnRestartArgs) -> Result<()> {

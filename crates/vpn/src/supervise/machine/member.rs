@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     ASK_EVERY, Duty, ECHO_GRACE, Member, MemberEvent, MemberState, PROBE_EVERY, ProbeResult,
-    Probing, Process, RECONNECT_AFTER, Reconnects, SILENCE, SentProbe, StateChange,
+    Probing, Process, Proofs, RECONNECT_AFTER, Reconnects, SILENCE, SentProbe, StateChange,
     SuperviseAction, WINDOW,
 };
 use crate::management::{ManagementLine, TunnelState};
@@ -74,7 +74,14 @@ impl Probing {
             unanswered_since: None,
             had_grace: false,
             rtt: None,
+            prove_from: now,
+            proofs: Proofs::default(),
         }
+    }
+
+    pub(super) fn prove_from(&mut self, now: Instant) {
+        self.prove_from = now;
+        self.proofs = Proofs::default();
     }
 
     /// Age of the oldest probe that has no answer, and no later one has. Time in which the supervisor had no processor
@@ -110,9 +117,12 @@ impl Probing {
             self.unanswered_since = self.outstanding.front().map(|next| next.sent);
             self.had_grace = false;
             self.rtt = Some(now.saturating_duration_since(probe.sent));
+            let proves = u32::from(probe.sent >= self.prove_from);
             if probe.full {
                 self.lost_long = 0;
+                self.proofs.full += proves;
             } else {
+                self.proofs.small += proves;
                 self.finish(ProbeResult::Answered);
             }
             return;
@@ -170,6 +180,15 @@ impl Member {
         self.in_link_since.is_some()
     }
 
+    pub(super) fn is_proven(&self) -> bool {
+        let Proofs { small, full } = self.probing.proofs;
+        self.is_up()
+            && matches!(self.duty, Duty::Serve)
+            && self.tunnel == Some(TunnelState::Connected)
+            && small >= GOOD_ECHOES
+            && full > 0
+    }
+
     pub(super) fn handle(&mut self, event: MemberEvent, now: Instant) -> Option<StateChange> {
         match event {
             MemberEvent::Runs(pid) => return self.runs(pid, now),
@@ -221,8 +240,12 @@ impl Member {
         match line {
             ManagementLine::State(state, why) => {
                 let may_reconnect = matches!(state, TunnelState::Connected | TunnelState::Idle);
-                if may_reconnect && self.tunnel != Some(state) {
-                    self.reconnect_at = now + self.reconnect_delay;
+                if self.tunnel != Some(state) {
+                    if may_reconnect {
+                        self.reconnect_at = now + self.reconnect_delay;
+                    }
+                    // What came through a tunnel before this one is no proof.
+                    self.probing.prove_from(now);
                 }
                 self.tunnel = Some(state);
                 self.explain(state, &why, now)

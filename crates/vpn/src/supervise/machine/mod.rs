@@ -245,6 +245,17 @@ struct Probing {
     had_grace: bool,
     /// Round-trip time of the last answered probe.
     rtt: Option<Duration>,
+    /// Probes that were sent before this time prove nothing.
+    prove_from: Instant,
+    /// Probes answered since then: small ones, and those as large as the MTU.
+    proofs: Proofs,
+}
+
+/// Answered probes that count as a proof of a configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Proofs {
+    small: u32,
+    full: u32,
 }
 
 /// A member. These combinations occur after a tick; a member with `Retire` and `Stopped` is forgotten in it.
@@ -361,10 +372,18 @@ impl LinkMachine {
         self.members.iter().all(|member| member.is_up() && matches!(member.duty, Duty::Serve))
     }
 
-    /// Whether a member that runs its newest configuration carries traffic.
+    /// From now on only what the newest configuration brings up proves it: see [`LinkMachine::is_proven`].
+    pub fn ask_for_proof(&mut self, now: Instant) {
+        for member in &mut self.members {
+            member.probing.prove_from(now);
+        }
+    }
+
+    /// Whether the newest configuration has brought up a tunnel: the process of a member was started with it, says that
+    /// its tunnel is connected, and since then small and long probes were answered through it.
     #[must_use]
-    pub fn is_confirmed(&self) -> bool {
-        self.members.iter().any(|member| member.is_up() && matches!(member.duty, Duty::Serve))
+    pub fn is_proven(&self) -> bool {
+        self.members.iter().any(Member::is_proven)
     }
 
     /// Whether no process of a former configuration runs any more.

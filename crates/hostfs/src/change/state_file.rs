@@ -1,0 +1,166 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Records of commands on disk, as JSON with a version: read only from files that no other user could have written.
+//!
+//! A record may name commands that root runs, so that its owner matters as much as its form.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::replace::replace_file;
+
+/// Version of the records that this program writes. Files without one are of the first.
+const VERSION: u64 = 1;
+
+/// Bound on a record, in bytes: the longest have the former contents of some files of 1 MiB each.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// Why a record cannot be used.
+#[derive(Debug, Error)]
+pub enum StateFileError {
+    /// The system refuses.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another user may have written it.
+    #[error("user {owner} may write to it (mode {mode:04o})")]
+    Untrusted {
+        /// The owner of the file.
+        owner: u32,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// There is something else than a file of bounded length.
+    #[error("it is not a file of at most {} MiB", MAX_BYTES >> 20)]
+    NotAFile,
+    /// A later version has written it.
+    #[error("it is of version {0}, and this millrace knows {VERSION}")]
+    Newer(u64),
+    /// The content is not that of a record.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+}
+
+/// Reads a record; `None` if there is none.
+///
+/// # Errors
+/// See [`StateFileError`].
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateFileError> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // Such as a symbolic link.
+        Err(_) if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) => {
+            return Err(StateFileError::NotAFile);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > MAX_BYTES {
+        return Err(StateFileError::NotAFile);
+    }
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    if ![0, geteuid().as_raw()].contains(&owner) || mode & 0o022 != 0 {
+        return Err(StateFileError::Untrusted { owner, mode });
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    parse(&bytes).map(Some)
+}
+
+/// Reads the bytes of a record.
+///
+/// # Errors
+/// [`StateFileError::Newer`] and [`StateFileError::Damaged`].
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateFileError> {
+    let damaged = |error: serde_json::Error| StateFileError::Damaged(error.to_string());
+    let mut value: Value = serde_json::from_slice(bytes).map_err(damaged)?;
+    if let Some(version) = value.as_object_mut().and_then(|object| object.remove("version")) {
+        match version.as_u64() {
+            Some(known) if known <= VERSION => {}
+            Some(newer) => return Err(StateFileError::Newer(newer)),
+            None => return Err(StateFileError::Damaged("its version is no number".to_owned())),
+        }
+    }
+    serde_json::from_value(value).map_err(damaged)
+}
+
+/// Replaces a record, which is an object: root and this user alone may read it. It is on the disk when this returns.
+///
+/// # Errors
+/// The former record is there.
+pub fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
+    let mut value = serde_json::to_value(record)?;
+    if let Some(object) = value.as_object_mut() {
+        object.insert("version".to_owned(), VERSION.into());
+    }
+    replace_file(path, &serde_json::to_vec_pretty(&value)?, Some(0o600))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Record {
+        number: u8,
+    }
+
+    #[test]
+    fn record_comes_back_and_a_record_without_version_is_of_the_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("record.json");
+        assert!(read::<Record>(&path).expect("no file").is_none());
+        write(&path, &Record { number: 7 }).expect("written");
+        assert_eq!(read(&path).expect("a record"), Some(Record { number: 7 }));
+        assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o7777, 0o600);
+        assert_eq!(parse::<Record>(b"{\"number\":7}").expect("a record"), Record { number: 7 });
+    }
+
+    #[test]
+    fn record_that_cannot_be_trusted_or_understood_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("record.json");
+        let said = || read::<Record>(&path).expect_err("refused").to_string();
+        for (content, expected) in [
+            ("", "damaged"),
+            ("{\"number\":7", "damaged"),
+            ("\u{0}\u{1}x", "damaged"),
+            ("{\"number\":\"seven\"}", "damaged"),
+            ("{\"version\":2,\"number\":7}", "of version 2"),
+            ("{\"version\":\"x\",\"number\":7}", "no number"),
+        ] {
+            fs::write(&path, content).expect("a file");
+            assert!(said().contains(expected), "{content}: {}", said());
+        }
+        write(&path, &Record { number: 7 }).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("a mode");
+        assert!(said().contains("mode 0666"), "{}", said());
+        let target = folder.path().join("target.json");
+        fs::rename(&path, &target).expect("moved");
+        symlink(&target, &path).expect("a link");
+        assert!(said().contains("not a file"), "{}", said());
+        fs::remove_file(&path).expect("removed");
+        fs::create_dir(&path).expect("a folder");
+        assert!(said().contains("not a file"), "{}", said());
+        fs::remove_dir(&path).expect("removed");
+        let file = fs::File::create(&path).expect("a file");
+        file.set_len(MAX_BYTES + 1).expect("a length");
+        assert!(said().contains("not a file"), "{}", said());
+    }
+}

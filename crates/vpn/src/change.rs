@@ -1,0 +1,284 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The changes of a link: what makes a configuration the one in force, and the way back to the one that was confirmed
+//! last. The order of both is `millrace_hostfs::change`'s; this module has the parts and the lock.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use millrace_hostfs::change::{self, Change, Due, HostTime};
+use millrace_hostfs::generated::write::{self, EditedFiles};
+
+use crate::check::{self, Checked, Use};
+use crate::down;
+use crate::error::ApplyError;
+use crate::exec::{self, Lock, at, unix_ms};
+use crate::link::Side;
+use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
+use crate::record::{self, AppliedLink};
+
+/// Keeps other runs from a link; makes its folders.
+pub(crate) fn hold(name: &str, folders: &Folders) -> Result<Lock, ApplyError> {
+    let run = folders.run_of(name);
+    for folder in [&run, &folders.state_of(name)] {
+        fs::create_dir_all(folder).map_err(at(folder))?;
+    }
+    let lock = Lock::wait(&run.join("lock"))?;
+    lock.ok_or_else(|| ApplyError::Busy(name.to_owned()))
+}
+
+/// One end of a link as the host of a change. Its owner holds the lock of the link.
+pub(crate) struct LinkHost<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) folders: &'a Folders,
+    /// The configuration that a run applies, with its number; any other one is of the history.
+    pub(crate) planned: Option<(u64, &'a Checked)>,
+    pub(crate) edited: EditedFiles,
+    /// The record as it was saved last.
+    saved: Option<Change<u64>>,
+}
+
+impl<'a> LinkHost<'a> {
+    /// The host of the way back: each configuration is of the history.
+    pub(crate) fn new(name: &'a str, folders: &'a Folders) -> Self {
+        Self { name, folders, planned: None, edited: EditedFiles::Overwrite, saved: None }
+    }
+}
+
+impl change::Host<u64> for LinkHost<'_> {
+    type Error = ApplyError;
+
+    fn save(&mut self, change: &Change<u64>) -> Result<(), ApplyError> {
+        record::save(&record::change_file(self.folders, self.name), change)?;
+        self.saved = Some(change.clone());
+        Ok(())
+    }
+
+    fn put(&mut self, state: Option<&u64>) -> Result<Option<u64>, ApplyError> {
+        let Self { name, folders, .. } = *self;
+        if let Some((generation, checked)) = self.planned
+            && state == Some(&generation)
+        {
+            self.make(generation, checked, self.edited)?;
+            return Ok(Some(generation));
+        }
+        if let Some((failed, _)) = self.planned {
+            record::forget_generation(name, failed, folders);
+        }
+        let Some(state) = state else {
+            match down::plan(name, folders) {
+                Ok(plan) => plan.perform_locked()?,
+                Err(ApplyError::NotUp(_)) => {}
+                Err(error) => return Err(error),
+            }
+            return Ok(None);
+        };
+        let side = self.side()?;
+        let former = check::plan_former(name, *state, side, folders, Use::WayBack)?;
+        let choice = &former.plan.choice;
+        let kept = [Some(state), None];
+        let generation = record::record_history(name, (&former.text, choice), kept, folders)?;
+        self.make(generation, &former, EditedFiles::Overwrite)?;
+        Ok(Some(generation))
+    }
+}
+
+impl LinkHost<'_> {
+    /// The end that this host is, where a record says it.
+    fn side(&self) -> Result<Option<Side>, ApplyError> {
+        let applied = check::applied(self.folders, self.name)?.map(|applied| applied.layout.side);
+        let intended = record::find_intended(self.folders, self.name).good();
+        Ok(applied.or_else(|| intended.map(|layout| layout.side)))
+    }
+
+    /// Files, steps and record of a configuration.
+    fn make(
+        &self,
+        generation: u64,
+        checked: &Checked,
+        edited: EditedFiles,
+    ) -> Result<(), ApplyError> {
+        let Self { name, folders, .. } = *self;
+        let plan = &checked.plan;
+        let before = check::applied(folders, name)?;
+        let cut_short = record::find_intended(folders, name).good();
+        let intended = record::intended(folders, name);
+        record::save(&intended, &plan.layout)?;
+        write_files(plan, edited)?;
+        perform_steps(&plan.layout, before.as_ref())?;
+        let mut applied = next_record(plan, generation, before.as_ref(), cut_short.as_ref());
+        if let Some(saved) = &self.saved
+            && let Some(time) = saved.time_to_confirm()
+        {
+            applied.former = saved.confirmed().copied();
+            applied.confirm_until_ms = Some(wall_end(time));
+        }
+        applied.save(folders)?;
+        Ok(record::remove(&intended).map_err(at(&intended))?)
+    }
+}
+
+/// Writes the generated files; after an error they are as before.
+fn write_files(plan: &LinkPlan, edited: EditedFiles) -> Result<(), ApplyError> {
+    let changes = write::compare(&plan.files, &[], Path::new("/"))?;
+    changes.apply(edited)?;
+    Ok(())
+}
+
+/// The record of a configuration that follows another, and one whose run was killed.
+fn next_record(
+    plan: &LinkPlan,
+    generation: u64,
+    before: Option<&AppliedLink>,
+    cut_short: Option<&LinkLayout>,
+) -> AppliedLink {
+    let mut obsolete = before.map_or_else(Vec::new, |before| before.obsolete.clone());
+    for former in before.map(|before| &before.layout).into_iter().chain(cut_short) {
+        obsolete.extend(former.removal_before(&plan.layout));
+    }
+    let kept = plan.layout.removal();
+    obsolete.retain(|action| !kept.contains(action));
+    AppliedLink {
+        generation,
+        layout: plan.layout.clone(),
+        former: None,
+        confirm_until_ms: None,
+        obsolete,
+    }
+}
+
+/// Performs the steps; after an error those that are new to the system are undone.
+fn perform_steps(layout: &LinkLayout, before: Option<&AppliedLink>) -> Result<(), ApplyError> {
+    let kept = before.map_or_else(Vec::new, |before| before.layout.removal());
+    let mut undo: Vec<&LinkAction> = Vec::new();
+    for step in &layout.steps {
+        match exec::step(step) {
+            Ok(_) => undo.extend(step.undo.iter().filter(|action| !kept.contains(action))),
+            Err(error) => {
+                for action in undo.into_iter().rev() {
+                    // The error that led here is the one to report.
+                    let _ = exec::action(action);
+                }
+                let why = step.why.clone();
+                return Err(ApplyError::Step { why, step: error });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a supervisor found when it looked after the changes of its link.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    /// Nothing has to be done by it.
+    Nothing,
+    /// A configuration waits for its confirmation for this time.
+    Waits(u64, Duration),
+    /// The configuration that it proved is confirmed.
+    Confirmed,
+    /// The configuration that was confirmed last is in force again.
+    Restored(Box<AppliedLink>),
+    /// Before the first configuration there was no link.
+    TakeDown,
+}
+
+/// Looks after the changes of a link, for its supervisor: confirms the configuration that it has `proven`, and goes the
+/// way back that is due. Does nothing while a run works on the link.
+pub(crate) fn watch(
+    name: &str,
+    folders: &Folders,
+    proven: Option<u64>,
+) -> Result<Watched, ApplyError> {
+    let applied = check::applied(folders, name);
+    let recorded = applied.as_ref().ok().and_then(Option::as_ref);
+    if record::load_change(folders, name, recorded).trial().is_none() {
+        return Ok(Watched::Nothing);
+    }
+    let Some(_lock) = Lock::take(&folders.run_of(name).join("lock"))? else {
+        return Ok(Watched::Nothing);
+    };
+    let mut host = LinkHost::new(name, folders);
+    let mut change = record::load_change(folders, name, recorded);
+    if change.trial().is_some_and(|trial| proven == Some(*trial)) && change.confirm() {
+        change::Host::save(&mut host, &change)?;
+        note_confirmed(name, folders);
+        return Ok(Watched::Confirmed);
+    }
+    let before = change.clone();
+    match change.due(&HostTime::now()) {
+        Due::Nothing => Ok(Watched::Nothing),
+        Due::Confirmation(left) => {
+            Ok(change.trial().map_or(Watched::Nothing, |trial| Watched::Waits(*trial, left)))
+        }
+        Due::Return(to) => {
+            if change != before {
+                change::Host::save(&mut host, &change)?;
+            }
+            if to.is_none() {
+                return Ok(Watched::TakeDown);
+            }
+            change::go_back(&mut change, &mut host)?;
+            let applied = check::applied(folders, name)?;
+            Ok(applied.map_or(Watched::TakeDown, |applied| Watched::Restored(Box::new(applied))))
+        }
+    }
+}
+
+/// Time that the configuration of a link has left for its confirmation; `None` if none waits.
+pub(crate) fn time_left(name: &str, folders: &Folders) -> Option<Duration> {
+    let applied = AppliedLink::find(folders, name).good();
+    match record::load_change(folders, name, applied.as_ref()).due(&HostTime::now()) {
+        Due::Confirmation(left) => Some(left),
+        Due::Nothing | Due::Return(_) => None,
+    }
+}
+
+/// Whether a configuration of a link waits for its confirmation, or its way back is due.
+pub(crate) fn is_on_trial(name: &str, folders: &Folders) -> bool {
+    let applied = AppliedLink::find(folders, name).good();
+    record::load_change(folders, name, applied.as_ref()).trial().is_some()
+}
+
+/// Takes down a link that was not confirmed and had no configuration before.
+pub(crate) fn take_down(name: &str, folders: &Folders) -> Result<(), ApplyError> {
+    let _lock = hold(name, folders)?;
+    let applied = AppliedLink::find(folders, name).good();
+    let mut change = record::load_change(folders, name, applied.as_ref());
+    match change.due(&HostTime::now()) {
+        Due::Return(None) => change::go_back(&mut change, &mut LinkHost::new(name, folders)),
+        Due::Return(Some(_)) | Due::Confirmation(_) | Due::Nothing => Ok(()),
+    }
+}
+
+/// Confirms the configuration that waits, on a person's word; returns its number.
+pub(crate) fn confirm(name: &str, folders: &Folders) -> Result<u64, ApplyError> {
+    let applied = check::applied(folders, name)?
+        .ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+    let _lock = hold(name, folders)?;
+    let mut change = record::load_change(folders, name, Some(&applied));
+    let nothing = || ApplyError::NothingToConfirm(name.to_owned());
+    let waits = change.trial().copied().ok_or_else(nothing)?;
+    // A time that is over is not confirmed any more: the way back has begun, or begins with the next supervisor.
+    if !matches!(change.clone().due(&HostTime::now()), Due::Confirmation(_)) || !change.confirm() {
+        return Err(nothing());
+    }
+    let mut host = LinkHost::new(name, folders);
+    change::Host::save(&mut host, &change)?;
+    note_confirmed(name, folders);
+    Ok(waits)
+}
+
+/// Writes into the record of what is applied that it is confirmed. The record of the changes says so already, and counts.
+fn note_confirmed(name: &str, folders: &Folders) {
+    if let Some(mut applied) = AppliedLink::find(folders, name).good() {
+        applied.confirm_until_ms = None;
+        let _ = applied.save(folders);
+    }
+}
+
+/// Milliseconds since 1970 at which a time that begins now is over.
+fn wall_end(time: Duration) -> u64 {
+    unix_ms().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2))
+}

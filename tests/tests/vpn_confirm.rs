@@ -1,0 +1,254 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Changes of a link that have to be confirmed: real tunnels in two network namespaces, changes that break them, and
+//! runs, supervisors and machines that end in between.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use millrace_testkit::skip;
+use millrace_tests::link::{Ends, Traffic, declaration, is_possible};
+use millrace_tests::process::{Process, run, text_of};
+use millrace_tests::{is_long, wait};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+const IPSEC: &str = "engine = \"ipsec\"\n[ipsec]\ndata-path = \"user\"\n";
+
+/// Whether strongSwan is here; records a skip if not.
+fn has_strongswan() -> bool {
+    let there =
+        ["/usr/sbin/charon-systemd", "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so"];
+    if there.iter().all(|path| Path::new(path).exists()) {
+        return true;
+    }
+    skip::record(file!(), "no strongSwan with its own data path");
+    false
+}
+
+/// Runs `up` at end a with a text and further words; whether it succeeded, and what it said.
+fn up(ends: &Ends, text: &str, more: &[&str]) -> (bool, String) {
+    fs::write(ends.file(), text).expect("link.toml");
+    let file = ends.file();
+    let words = [&["up", file.to_str().expect("text")], more].concat();
+    let output = run(&mut ends.command(0, &words));
+    (output.status.success(), text_of(&output))
+}
+
+/// A text whose OpenVPN processes reach no port at the other end.
+fn on_port(ends: &Ends, port: u16) -> String {
+    format!("{}[tunnels]\nport = {port}\n", declaration(ends.dir.path(), 1, ""))
+}
+
+fn state(ends: &Ends) -> PathBuf {
+    ends.state_folder(0).join("mr")
+}
+
+fn record(ends: &Ends, name: &str) -> Value {
+    let text = fs::read(state(ends).join(name)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or(Value::Null)
+}
+
+/// The link.toml of the configuration that is applied at end a.
+fn applied_text(ends: &Ends) -> String {
+    let generation = record(ends, "applied.json")["generation"].as_u64().unwrap_or(0);
+    let file = state(ends).join(format!("history/{generation:06}/link.toml"));
+    fs::read_to_string(file).unwrap_or_default()
+}
+
+/// Waits until nothing is on trial at end a and a text is in force, and both ends reach each other.
+fn wait_settled(ends: &Ends, text: &str) {
+    wait::until("the confirmed configuration is in force", || {
+        record(ends, "change.json")["trial"].is_null() && applied_text(ends) == text
+    });
+    ends.wait_up(1);
+}
+
+#[test]
+fn ipsec_change_that_breaks_the_link_is_rolled_back() {
+    if !is_possible() || !has_strongswan() {
+        return;
+    }
+    let ends = Ends::declared(1, IPSEC);
+    ends.up(0);
+    ends.up(1);
+    ends.wait_up(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    let mut traffic = Traffic::start(&ends);
+    let proposals = "ike = [\"aes128gcm16-prfsha256-ecp256\"]\nesp = [\"aes128gcm16-ecp256\"]\n";
+    let proposals = good.replace("[ipsec]\n", &format!("[ipsec]\n{proposals}"));
+    for (what, bad) in [
+        ("an address that answers nothing", good.replace("198.18.0.2", "198.18.0.77")),
+        ("proposals that the other end does not have", proposals),
+    ] {
+        assert_ne!(bad, good);
+        let (succeeded, said) = up(&ends, &bad, &["--confirm-within", "3"]);
+        assert!(!succeeded && said.contains("the former configuration is back"), "{what}: {said}");
+        wait_settled(&ends, &good);
+        traffic.flows();
+        traffic.report(what);
+    }
+    traffic.finish();
+}
+
+#[test]
+fn ipsec_change_is_confirmed_by_the_daemon_that_it_started_and_not_before() {
+    if !is_possible() || !has_strongswan() {
+        return;
+    }
+    let ends = Ends::declared(1, &format!("path-mtu = 1200\n{IPSEC}"));
+    ends.up(0);
+    ends.up(1);
+    ends.wait_up(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    let mut traffic = Traffic::start(&ends);
+    let daemon = ends.pid(0, 0);
+    let better = good.replace("path-mtu = 1200", "path-mtu = 1300");
+    let (succeeded, said) = up(&ends, &better, &["--confirm-within", "120"]);
+    assert!(succeeded && said.contains("is up, configuration 2"), "{said}");
+    assert_ne!(ends.pid(0, 0), daemon, "the former daemon has the former MTU");
+    wait_settled(&ends, &better);
+    traffic.flows();
+
+    // Small packets pass, those of the new MTU are lost without a word.
+    let _ = ends.ip(1, "link set cable mtu 1350");
+    let (succeeded, said) = up(&ends, &good.replace("path-mtu = 1200", "path-mtu = 1500"), &["--confirm-within", "4"]);
+    assert!(!succeeded && said.contains("the former configuration is back"), "{said}");
+    wait_settled(&ends, &better);
+    traffic.flows();
+    traffic.report("IPsec, path MTU");
+    traffic.finish();
+}
+
+#[test]
+fn changes_in_a_row_lead_back_to_the_one_confirmed_last_also_without_their_supervisor() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    let mut traffic = Traffic::start(&ends);
+    for port in [2000, 2100] {
+        let (succeeded, said) = up(&ends, &on_port(&ends, port), &["--confirm-within", "12", "--no-wait"]);
+        assert!(succeeded && said.contains("until it is confirmed"), "{said}");
+    }
+    // The same text once more, and no time: the time of the change goes on.
+    let (succeeded, said) = up(&ends, &on_port(&ends, 2100), &["--no-wait"]);
+    assert!(succeeded && said.contains("until it is confirmed"), "{said}");
+    let trial = record(&ends, "change.json")["trial"].clone();
+    assert_eq!((&trial["to"], &trial["within_ms"]), (&3.into(), &12_000.into()), "{trial}");
+    // Its supervisor dies within the time. Another one waited for that.
+    let supervisor = ends.supervisor(0);
+    kill_process(supervisor, Signal::KILL).expect("a process");
+    wait_settled(&ends, &good);
+    assert_ne!(ends.supervisor(0), supervisor);
+    traffic.flows();
+
+    // A person confirms what does not reach the other end, and goes back by hand.
+    let bad = on_port(&ends, 2000);
+    assert!(up(&ends, &bad, &["--confirm-within", "600", "--no-wait"]).0);
+    let said = text_of(&run(&mut ends.command(0, &["confirm", "mr"])));
+    assert!(said.contains("is confirmed"), "{said}");
+    let change = record(&ends, "change.json");
+    assert!(change["trial"].is_null() && applied_text(&ends) == bad, "{change}");
+    let said = text_of(&run(&mut ends.command(0, &["confirm", "mr"])));
+    assert!(said.contains("no change that waits"), "{said}");
+    wait::until("the status shows no time", || ends.status(0)["confirm_within_ms"].is_null());
+    let _ = ends.vpn(0, &["rollback", "mr"]);
+    wait_settled(&ends, &good);
+    traffic.flows();
+    traffic.finish();
+}
+
+/// Ends all processes of end a and takes its devices away, as a restart of the host does; its disk stays.
+fn restart_host(ends: &Ends) {
+    let down = state(ends).with_file_name("kept");
+    let copy = |from: &Path, to: &Path| {
+        let mut command = std::process::Command::new("cp");
+        assert!(command.arg("-a").arg(from).arg(to).status().expect("cp").success());
+    };
+    let _ = fs::remove_dir_all(&down);
+    copy(&state(ends), &down);
+    let _ = ends.vpn(0, &["down", "mr"]);
+    fs::remove_dir_all(state(ends)).expect("a folder");
+    copy(&down, &state(ends));
+    // The same record, of another start of the host.
+    let path = state(ends).join("change.json");
+    let text = fs::read_to_string(&path).expect("a record");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("an id");
+    fs::write(path, text.replace(boot.trim(), "another")).expect("a record");
+}
+
+#[test]
+fn change_that_waits_when_its_host_restarts_is_taken_back_by_the_next_start() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    let bad = on_port(&ends, 2000);
+    // A person that runs `up` again hears of it; a service brings the confirmed configuration up.
+    assert!(up(&ends, &bad, &["--confirm-within", "600", "--no-wait"]).0);
+    restart_host(&ends);
+    let (succeeded, said) = up(&ends, &bad, &["--no-wait"]);
+    assert!(!succeeded && said.contains("was not confirmed in its time"), "{said}");
+    assert_eq!(applied_text(&ends), good);
+    for _ in 0..2 {
+        let (succeeded, said) = up(&ends, &bad, &["--no-wait", "--resume"]);
+        assert!(succeeded && said.contains("the configuration that was confirmed last"), "{said}");
+        wait_settled(&ends, &good);
+        restart_host(&ends);
+    }
+    // What nobody refused comes up as it is written.
+    assert!(up(&ends, &good, &["--no-wait", "--resume"]).0);
+    wait_settled(&ends, &good);
+}
+
+/// What is seen of a change once a step of its run is done.
+fn steps(ends: &Ends) -> Vec<(&'static str, Box<dyn Fn() -> bool + '_>)> {
+    let stage = |stage: &'static str| move || record(ends, "change.json")["trial"]["stage"] == stage;
+    let history = state(ends).join("history");
+    let known = fs::read_dir(&history).map_or(0, Iterator::count);
+    let config = fs::read(state(ends).join("0.conf")).unwrap_or_default();
+    let applied = record(ends, "applied.json")["generation"].clone();
+    vec![
+        ("history", Box::new(move || fs::read_dir(&history).map_or(0, Iterator::count) > known)),
+        ("record", Box::new(stage("applying"))),
+        ("intended", Box::new(|| state(ends).join("intended.json").exists())),
+        ("files", Box::new(move || fs::read(state(ends).join("0.conf")).unwrap_or_default() != config)),
+        ("applied", Box::new(move || record(ends, "applied.json")["generation"] != applied)),
+        ("waiting", Box::new(stage("waiting"))),
+    ]
+}
+
+#[test]
+fn run_that_is_killed_after_any_step_leaves_the_confirmed_configuration() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    let mut traffic = Traffic::start(&ends);
+    let log = ends.dir.path().join("up.log");
+    let count = steps(&ends).len();
+    for index in 0..count {
+        fs::write(ends.file(), on_port(&ends, 2000)).expect("link.toml");
+        let file = ends.file();
+        let words = ["up", file.to_str().expect("text"), "--no-wait", "--confirm-within", "2"];
+        let (step, is_done) = steps(&ends).swap_remove(index);
+        let mut up = Process::start("up", ends.command(0, &words), &log);
+        // The run may be over first: then its time ends.
+        while up.ended().is_none() && !is_done() {}
+        up.kill();
+        if is_long() || index % 2 == 1 {
+            kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
+            fs::write(ends.file(), on_port(&ends, 2000)).expect("link.toml");
+            let _ = run(&mut ends.command(0, &["up", file.to_str().expect("text"), "--no-wait", "--resume"]));
+        }
+        wait_settled(&ends, &good);
+        traffic.flows();
+        traffic.report(&format!("killed after the step {step}"));
+    }
+    traffic.finish();
+}
