@@ -4,17 +4,15 @@
 //! Does the steps of a plan, verifies what the machine then says, and goes back to what was if a step fails or the
 //! device does not come up.
 
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_hostfs::replace::replace_file;
 use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::observe::Observed;
@@ -281,80 +279,4 @@ pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
         found.push(format!("auto_reset is not {}", if *reset { "on" } else { "off" }));
     }
     found
-}
-
-/// Settings of the devices before the last change, for `millrace device rollback`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SavedState {
-    /// Settings by bus address.
-    pub devices: BTreeMap<String, DeviceSettings>,
-}
-
-/// Why the saved state cannot be used.
-#[derive(Debug, Error)]
-pub enum SavedStateError {
-    /// There is none.
-    #[error("nothing to go back to: no change was made ({} does not exist)", .0.display())]
-    Missing(PathBuf),
-    /// The file cannot be read or written.
-    #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Reason of the failure.
-        source: io::Error,
-    },
-    /// The file is damaged.
-    #[error("{} is damaged ({source}): remove it, and make the devices what they shall be with `millrace device apply`", .path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Position and kind of the defect.
-        source: serde_json::Error,
-    },
-}
-
-/// The file of the saved state, below the root.
-pub const SAVED_STATE: &str = "var/lib/millrace/devices/before.json";
-
-/// Bound on the file of the saved state, in bytes: five values for each device.
-const MAX_SAVED_BYTES: u64 = 1 << 20;
-
-impl SavedState {
-    /// The settings before these plans, of each device that they change.
-    #[must_use]
-    pub fn of(plans: &[DevicePlan]) -> Self {
-        let changed = plans.iter().filter(|plan| !plan.steps.is_empty());
-        Self { devices: changed.map(|plan| (plan.device.clone(), plan.before.clone())).collect() }
-    }
-
-    /// Reads the file below a root, 1 MiB at most.
-    ///
-    /// # Errors
-    /// [`SavedStateError::Damaged`] also for a longer file, whose end is not read.
-    pub fn read(root: &Path) -> Result<Self, SavedStateError> {
-        let path = root.join(SAVED_STATE);
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => SavedStateError::Missing(path.clone()),
-            _ => SavedStateError::Io { path: path.clone(), source },
-        };
-        let mut text = Vec::new();
-        let file = fs::File::open(&path).map_err(failed)?;
-        io::Read::read_to_end(&mut io::Read::take(file, MAX_SAVED_BYTES), &mut text)
-            .map_err(failed)?;
-        serde_json::from_slice(&text).map_err(|source| SavedStateError::Damaged { path, source })
-    }
-
-    /// Replaces the file as a whole: a crash leaves the former one.
-    pub fn write(&self, root: &Path) -> Result<(), SavedStateError> {
-        let path = root.join(SAVED_STATE);
-        let write = || {
-            if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            replace_file(&path, &serde_json::to_vec_pretty(self)?, None)
-        };
-        write().map_err(|source| SavedStateError::Io { path: path.clone(), source })
-    }
 }

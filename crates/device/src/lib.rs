@@ -17,7 +17,8 @@
 //! | `policy` | `devices.toml` |
 //! | `observe` | what a device is, from `millrace-inspect` |
 //! | `plan` | the steps between both, pure |
-//! | `apply` | does the steps, verifies, goes back if the device does not come up; the saved state |
+//! | `apply` | does the steps, verifies, goes back if the device does not come up |
+//! | `change` | several devices with a record: the way back after a kill, and `rollback` |
 //! | `vyos` | the commands `system acceleration qat` of VyOS, read and written |
 //! | `kernel_use` | which algorithms of the kernel the cards serve, and where the processor is faster |
 //!
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod change;
 pub mod kernel_use;
 pub mod observe;
 pub mod plan;

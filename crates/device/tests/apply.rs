@@ -10,7 +10,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_device::apply::{DeviceOutcome, SavedState, Sysfs, SysfsRoot, apply};
+use millrace_device::apply::{DeviceOutcome, Sysfs, SysfsRoot, apply};
+use millrace_device::change::{self, RECORD};
 use millrace_device::observe::{Observed, find};
 use millrace_device::plan::{PlanError, plan};
 use millrace_device::settings::{DeviceSettings, DeviceState, FunctionDriver};
@@ -31,6 +32,8 @@ enum Fault {
     Busy,
     /// No virtual function appears.
     NoFunctions,
+    /// The process ends at the write after this number.
+    KilledAfter(usize),
 }
 
 /// A machine with one card, whose files behave.
@@ -79,6 +82,8 @@ impl FakeKernel {
 
 impl Sysfs for FakeKernel {
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        let count = self.writes.borrow().len();
+        assert_ne!(self.fault, Fault::KilledAfter(count), "killed");
         self.writes
             .borrow_mut()
             .push(format!("{} {value}", path.rsplit('/').next().expect("a name")));
@@ -243,24 +248,81 @@ fn programs_that_lose_a_function_are_named_in_the_plan() {
     assert!(harmless.is_empty());
 }
 
+impl FakeKernel {
+    /// Plans and applies with a record, as the command does.
+    fn change(&self, wanted: &DeviceSettings) -> DeviceOutcome {
+        let planned = [plan(&self.card(), wanted).expect("a plan")];
+        change::change(self, &planned, LIMIT, self.root()).expect("a record").remove(0)
+    }
+
+    fn recover(&self) -> Vec<DeviceOutcome> {
+        let recovered = change::recover(self, LIMIT, self.root()).expect("a record");
+        recovered.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+}
+
 #[test]
-fn state_before_a_change_is_kept_and_a_damaged_file_is_named() {
+fn state_before_a_change_is_kept_and_a_damaged_record_names_a_remedy_that_works() {
     let kernel = FakeKernel::new(Fault::None);
-    let planned = plan(&kernel.card(), &all_at_once()).expect("a plan");
-    let saved = SavedState::of(std::slice::from_ref(&planned));
-    assert!(
-        SavedState::read(kernel.root())
-            .expect_err("none yet")
-            .to_string()
-            .contains("nothing to go back to")
-    );
-    saved.write(kernel.root()).expect("written");
-    assert_eq!(apply(&kernel, &planned, LIMIT), DeviceOutcome::Applied);
-    let before = SavedState::read(kernel.root()).expect("the state");
-    assert_eq!(before, saved);
-    assert_eq!(kernel.make(&before.devices[CARD]), DeviceOutcome::Applied);
+    let before = || change::before(kernel.root());
+    assert!(before().expect_err("none yet").to_string().contains("nothing to go back to"));
+    let first = kernel.card().settings();
+    assert_eq!(kernel.change(&all_at_once()), DeviceOutcome::Applied);
+    let saved = before().expect("the state");
+    assert_eq!(saved.devices[CARD], first);
+    assert_eq!(kernel.change(&saved.devices[CARD]), DeviceOutcome::Applied);
     assert_eq!(kernel.card().settings().services, "sym;asym".parse().ok());
-    fs::write(kernel.root().join(millrace_device::apply::SAVED_STATE), "{").expect("a file");
-    let damaged = SavedState::read(kernel.root()).expect_err("damaged");
-    assert!(damaged.to_string().contains("millrace device apply"), "{damaged}");
+    for damaged in ["", "{", "garbage", "{}", "{\"version\":9}"] {
+        fs::write(kernel.root().join(RECORD), damaged).expect("a file");
+        let said = before().expect_err("damaged").to_string();
+        assert!(said.contains("whose next change writes the file anew"), "{damaged}: {said}");
+        let other = DeviceSettings {
+            auto_reset: Some(kernel.card().settings().auto_reset != Some(true)),
+            ..DeviceSettings::default()
+        };
+        assert_eq!(kernel.change(&other), DeviceOutcome::Applied);
+        assert_ne!(before().expect("a record").devices[CARD], kernel.card().settings());
+    }
+}
+
+#[test]
+fn change_that_is_killed_at_any_write_is_taken_back_by_the_next_process() {
+    let whole = FakeKernel::new(Fault::None);
+    assert_eq!(whole.change(&all_at_once()), DeviceOutcome::Applied);
+    assert_eq!(whole.recover(), [], "nothing is under way");
+    let count = whole.writes.borrow().len();
+    assert!(count >= 6, "{:?}", whole.writes.borrow());
+    for lives in 0..=count {
+        let mut kernel = FakeKernel::new(Fault::None);
+        let before = kernel.card().settings();
+        kernel.fault = Fault::KilledAfter(lives);
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            kernel.change(&all_at_once())
+        }));
+        assert_eq!(killed.is_err(), lives < count, "{lives}");
+        kernel.fault = Fault::None;
+        if lives == count {
+            assert_eq!(kernel.recover(), []);
+            assert_eq!(kernel.card().settings(), all_at_once());
+            continue;
+        }
+        let recovered = kernel.recover();
+        assert!(recovered.iter().all(DeviceOutcome::is_success), "{lives}: {recovered:?}");
+        assert_eq!(kernel.card().settings(), before, "killed after {lives} writes");
+        assert_eq!(kernel.recover(), [], "once");
+    }
+    // A restart of the machine has taken the state of the card: it is not taken back once more.
+    let mut kernel = FakeKernel::new(Fault::KilledAfter(3));
+    let killed =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kernel.change(&all_at_once())));
+    assert!(killed.is_err());
+    kernel.fault = Fault::None;
+    let record = kernel.root().join(RECORD);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("an id");
+    let text = fs::read_to_string(&record).expect("a record");
+    assert!(text.contains(boot.trim()), "{text}");
+    fs::write(&record, text.replace(boot.trim(), "another")).expect("a record");
+    kernel.writes.borrow_mut().clear();
+    assert_eq!(kernel.recover(), []);
+    assert!(kernel.writes.borrow().is_empty());
 }

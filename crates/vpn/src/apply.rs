@@ -67,12 +67,8 @@ pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Ra
     let before = checks::applied(folders, name)?;
     let mut changes = record::load_change(folders, name, before.as_ref());
     let kept = [changes.confirmed(), changes.former()];
-    let generation = record::record_history(
-        name,
-        (&checked.text, &checked.plan.choice),
-        kept,
-        folders,
-    )?;
+    let generation =
+        record::record_history(name, (&checked.text, &checked.plan.choice), kept, folders)?;
     let mut host = LinkHost::new(name, folders);
     let now = HostTime::now();
     if changes.begin(generation, options.confirm_within, &now).is_err() {
@@ -116,9 +112,7 @@ pub fn resume(checked: Checked, folders: &Folders) -> Result<Checked, ApplyError
     }
     let side = Some(checked.plan.layout.side);
     match changes.confirmed() {
-        Some(confirmed) => {
-            checks::plan_former(&name, *confirmed, side, folders, Use::WayBack)
-        }
+        Some(confirmed) => checks::plan_former(&name, *confirmed, side, folders, Use::WayBack),
         None => Err(ApplyError::NotConfirmed { link: name, refused, confirmed: None }),
     }
 }
@@ -128,8 +122,8 @@ pub fn resume(checked: Checked, folders: &Folders) -> Result<Checked, ApplyError
 /// # Errors
 /// The link is not up.
 pub fn former(name: &str, folders: &Folders) -> Result<Option<u64>, ApplyError> {
-    let applied = checks::applied(folders, name)?
-        .ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+    let applied =
+        checks::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
     Ok(record::load_change(folders, name, Some(&applied)).former().copied())
 }
 

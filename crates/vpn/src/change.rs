@@ -254,8 +254,8 @@ pub(crate) fn take_down(name: &str, folders: &Folders) -> Result<(), ApplyError>
 
 /// Confirms the configuration that waits, on a person's word; returns its number.
 pub(crate) fn confirm(name: &str, folders: &Folders) -> Result<u64, ApplyError> {
-    let applied = check::applied(folders, name)?
-        .ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+    let applied =
+        check::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
     let _lock = hold(name, folders)?;
     let mut change = record::load_change(folders, name, Some(&applied));
     let nothing = || ApplyError::NothingToConfirm(name.to_owned());

@@ -248,7 +248,8 @@ pub(crate) fn former_text(
     let folder = history(folders, name);
     let text = fs::read_to_string(history_file(&folder, generation))
         .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })?;
-    let remedy = "apply link.toml itself with `millrace vpn up`, or another one of `millrace vpn history`";
+    let remedy =
+        "apply link.toml itself with `millrace vpn up`, or another one of `millrace vpn history`";
     Ok((text, load(&history_choice(&folder, generation), remedy)?))
 }
 

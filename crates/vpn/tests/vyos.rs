@@ -51,6 +51,51 @@ fn peer_of_a_router_becomes_a_valid_link_and_names_what_is_left_out() {
     assert!(!imported.notes.join("\n").contains("do-not-show-me"));
 }
 
+/// The commands of a router with VyOS 1.3, whose peers are named by their addresses, in the order of its manual.
+const OF_1_3: &str = "\
+set vpn ipsec ipsec-interfaces interface 'eth0'
+set vpn ipsec nat-traversal 'enable'
+set vpn ipsec nat-networks allowed-network 0.0.0.0/0
+set vpn ipsec auto-update '60'
+set vpn ipsec logging log-modes 'ike'
+set vpn ipsec esp-group ESP compression 'disable'
+set vpn ipsec esp-group ESP lifetime '1800'
+set vpn ipsec esp-group ESP mode 'tunnel'
+set vpn ipsec esp-group ESP pfs 'dh-group19'
+set vpn ipsec esp-group ESP proposal 1 encryption 'aes256'
+set vpn ipsec esp-group ESP proposal 1 hash 'sha256'
+set vpn ipsec ike-group IKE ikev2-reauth 'no'
+set vpn ipsec ike-group IKE key-exchange 'ikev2'
+set vpn ipsec ike-group IKE lifetime '3600'
+set vpn ipsec ike-group IKE proposal 1 encryption 'aes256'
+set vpn ipsec ike-group IKE proposal 1 hash 'sha256'
+set vpn ipsec ike-group IKE proposal 1 dh-group '19'
+set vpn ipsec site-to-site peer 203.0.113.45 authentication mode 'pre-shared-secret'
+set vpn ipsec site-to-site peer 203.0.113.45 authentication pre-shared-secret 'do-not-show-me'
+set vpn ipsec site-to-site peer 203.0.113.45 connection-type 'initiate'
+set vpn ipsec site-to-site peer 203.0.113.45 force-encapsulation 'enable'
+set vpn ipsec site-to-site peer 203.0.113.45 ike-group 'IKE'
+set vpn ipsec site-to-site peer 203.0.113.45 local-address '198.51.100.3'
+set vpn ipsec site-to-site peer 203.0.113.45 tunnel 0 allow-nat-networks 'disable'
+set vpn ipsec site-to-site peer 203.0.113.45 tunnel 0 allow-public-networks 'disable'
+set vpn ipsec site-to-site peer 203.0.113.45 tunnel 0 esp-group 'ESP'
+set vpn ipsec site-to-site peer 203.0.113.45 tunnel 0 local prefix '192.168.0.0/24'
+set vpn ipsec site-to-site peer 203.0.113.45 tunnel 0 remote prefix '10.0.0.0/21'
+";
+
+#[test]
+fn peer_of_a_router_with_vyos_1_3_becomes_a_valid_link() {
+    let imported = vyos::import(OF_1_3, "branch", None).expect("a link");
+    let link = VpnLink::parse(&imported.text).expect("a valid link");
+    assert_eq!(link.end(Side::B).address.to_string(), "203.0.113.45");
+    assert_eq!(settings(&link).ike[0].to_string(), "aes256-sha256-ecp256");
+    assert_eq!(settings(&link).esp[0].to_string(), "aes256-sha256-ecp256");
+    let notes = imported.notes.join("\n");
+    assert!(notes.contains("line 1 left out: strongSwan listens on each address"), "{notes}");
+    assert!(notes.contains("lines 3, 24, 25 left out"), "{notes}");
+    assert!(!notes.contains("do-not-show-me") && !imported.text.contains("do-not-show-me"));
+}
+
 #[test]
 fn exported_link_comes_back_as_it_was() {
     let link = VpnLink::parse(&fixture("vyos-imported.toml")).expect("a link");

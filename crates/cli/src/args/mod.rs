@@ -75,8 +75,8 @@ pub(crate) use self::virtio::{
     VirtioSocketArgs, VirtioStatusArgs, VirtioThrottleArgs,
 };
 pub(crate) use self::vpn::{
-    VpnBenchArgs, VpnCommand, VpnConfirmArgs, VpnDownArgs, VpnExportArgs, VpnFoldersArgs, VpnFormat,
-    VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
+    VpnBenchArgs, VpnCommand, VpnConfirmArgs, VpnDownArgs, VpnExportArgs, VpnFoldersArgs,
+    VpnFormat, VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
     VpnRestartArgs, VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
 };
 

@@ -9,7 +9,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use millrace_device::apply::{DeviceOutcome, SavedState, SavedStateError, Sysfs, SysfsRoot, apply};
+use millrace_device::apply::{DeviceOutcome, Sysfs, SysfsRoot};
+use millrace_device::change::{self, RecordError};
 use millrace_device::kernel_use::kernel_uses;
 use millrace_device::observe::{Observed, ObservedFunction, find};
 use millrace_device::plan::{DevicePlan, plan};
@@ -299,6 +300,7 @@ fn plans(
     wanted: impl Fn(&Observed) -> Option<DeviceSettings>,
 ) -> Result<Vec<DevicePlan>> {
     open(&change.tree)?;
+    recover(change)?;
     let devices = observe(&change.tree);
     let planned = devices.iter().filter_map(|observed| Some(plan(observed, &wanted(observed)?)));
     let (good, bad): (Vec<_>, Vec<_>) = planned.partition(Result::is_ok);
@@ -341,16 +343,15 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         return Err(fail(Failure::Failed, plain(&message)));
     }
     let root = &change.tree.root;
-    if !change.plan.dry_run && !commands.is_empty() {
-        SavedState::of(planned).write(root)?;
-    }
     let machine = SysfsRoot::new(root);
-    let mut results = Vec::new();
-    for plan in planned {
-        let result = (!change.plan.dry_run)
-            .then(|| while_doing("changing a card", || apply(&machine, plan, change.wait)));
-        results.push(DeviceChange { plan, result });
+    let mut outcomes = Vec::new();
+    if !change.plan.dry_run {
+        let work = || change::change(&machine, planned, change.wait, root);
+        outcomes = while_doing("changing a card", work)?;
     }
+    let mut outcomes = outcomes.into_iter();
+    let result = |plan| DeviceChange { plan, result: outcomes.next() };
+    let results: Vec<DeviceChange<'_>> = planned.iter().map(result).collect();
     if change.json {
         output::print_json(&results)?;
     }
@@ -382,12 +383,42 @@ fn sentence(result: &DeviceOutcome) -> String {
 }
 
 fn rollback(change: &DeviceChangeArgs) -> Result<()> {
-    let saved = SavedState::read(&change.tree.root).map_err(|error| match error {
-        SavedStateError::Missing(_) => fail(Failure::Usage, error.to_string()),
-        SavedStateError::Io { .. } | SavedStateError::Damaged { .. } => error.into(),
+    let recovered = recover(change)?;
+    if !recovered.is_empty() {
+        let all_well = recovered.iter().all(DeviceOutcome::is_success);
+        return if all_well { Ok(()) } else { Err(exit_with(1)) };
+    }
+    let saved = change::before(&change.tree.root).map_err(|error| match error {
+        RecordError::Missing(_) => fail(Failure::Usage, error.to_string()),
+        RecordError::Io { .. } | RecordError::Unusable { .. } => error.into(),
     })?;
     let planned = plans(change, |observed| saved.devices.get(&observed.device.address).cloned())?;
     perform(change, &planned)
+}
+
+/// Takes back a change whose process was killed; returns the outcome of each card. A record of no use is a note: the
+/// next change writes it anew.
+fn recover(change: &DeviceChangeArgs) -> Result<Vec<DeviceOutcome>> {
+    if change.plan.dry_run {
+        return Ok(Vec::new());
+    }
+    let root = &change.tree.root;
+    let machine = SysfsRoot::new(root);
+    match while_doing("changing a card", || change::recover(&machine, change.wait, root)) {
+        Ok(outcomes) => {
+            for (device, outcome) in &outcomes {
+                let device = plain(device);
+                let sentence = plain(&sentence(outcome));
+                eprintln!("{device}: a former change was cut short, and is taken back: {sentence}");
+            }
+            Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+        }
+        Err(error @ RecordError::Unusable { .. }) => {
+            eprintln!("note: {}", plain(&error.to_string()));
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn run_vyos(args: &DeviceVyosArgs) -> Result<()> {

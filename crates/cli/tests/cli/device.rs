@@ -159,9 +159,17 @@ fn mistakes_are_refused_with_what_to_do_before_anything_is_written() {
     }
     machine.root.put(POLICY, "[qat]\nstate = \"on\"");
     machine.device(&["apply"]).failed(2, &["line 2", "`up` or `down`"]);
-    machine.root.put("var/lib/millrace/devices/before.json", "{");
-    machine.device(&["rollback"]).failed(1, &["damaged", "millrace device apply"]);
     assert_eq!(machine.card(), before);
+    // The record is of no use; the remedy that the message names is.
+    for damaged in ["", "{", "garbage", "{}", "{\"version\":9}"] {
+        machine.root.put("var/lib/millrace/devices/change.json", damaged);
+        machine
+            .device(&["rollback"])
+            .failed(1, &["`millrace device services`", "writes the file anew"]);
+        machine.device(&["services", CARD, "asym"]).done();
+        machine.device(&["rollback"]).done();
+        assert_eq!(machine.card(), before, "{damaged}");
+    }
 
     let none = Machine::without_card();
     none.root.put(POLICY, "[qat]\nstate = \"up\"");

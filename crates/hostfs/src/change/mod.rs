@@ -238,8 +238,7 @@ impl<S> Trial<S> {
     }
 
     fn is_over(&self, now: &HostTime) -> bool {
-        self.within_ms.is_some()
-            && (self.stage == Stage::Returning || self.left(now).is_none())
+        self.within_ms.is_some() && (self.stage == Stage::Returning || self.left(now).is_none())
     }
 }
 

@@ -147,7 +147,9 @@ impl Model {
             let confirms = match event {
                 Event::Apply(to) => after == Some(to),
                 Event::Confirm => true,
-                Event::Try(_) | Event::TryBroken(_) | Event::TimePasses | Event::HostRestarts => false,
+                Event::Try(_) | Event::TryBroken(_) | Event::TimePasses | Event::HostRestarts => {
+                    false
+                }
             };
             assert!(confirms, "{event:?}: {before:?} to {after:?}");
         }
@@ -172,7 +174,11 @@ impl Model {
     /// Checks a host that was recovered, against what was there before.
     fn check(&self, before: &Self) {
         assert_eq!(self.parts[0], self.parts[1], "in between: {self:?}");
-        assert_eq!(self.record.confirmed(), before.record.confirmed(), "a recovery confirms nothing");
+        assert_eq!(
+            self.record.confirmed(),
+            before.record.confirmed(),
+            "a recovery confirms nothing"
+        );
         let mut change = self.record.clone();
         match change.due(&self.now()) {
             Due::Nothing => assert_eq!(self.record.confirmed(), self.parts[0].as_ref(), "{self:?}"),

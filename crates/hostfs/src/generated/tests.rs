@@ -295,7 +295,8 @@ fn write_that_is_killed_before_any_of_its_steps_is_restored_by_the_next_one() {
     // What somebody wrote after the kill stays.
     fs::write(&conf, "env MINE;\n").expect("a file");
     let changes = compare(&plan.files, &[], root.path()).expect("compared");
-    let error = changes.apply_recorded(EditedFiles::Overwrite, &record).expect_err("restored first");
+    let error =
+        changes.apply_recorded(EditedFiles::Overwrite, &record).expect_err("restored first");
     assert!(matches!(error, WriteError::ChangedSince(_)), "{error}");
     assert_eq!(fs::read_to_string(&conf).expect("a file"), "env MINE;\n");
     assert!(!below(root.path(), Path::new(CNF)).exists());

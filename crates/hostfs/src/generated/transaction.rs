@@ -171,16 +171,15 @@ pub(super) fn recover(record: &Path) -> Result<Vec<PathBuf>, WriteError> {
     let Some(mut change) = state_file::read::<Change<FileSet>>(record).map_err(damaged)? else {
         return Ok(Vec::new());
     };
-    let under_way = change.trial().map_or_else(Vec::new, |after| {
-        after.files.iter().map(|(path, _)| path.clone()).collect()
-    });
+    let under_way = change
+        .trial()
+        .map_or_else(Vec::new, |after| after.files.iter().map(|(path, _)| path.clone()).collect());
     let verify = || Ok(());
     let mut files = Files { record: Some(record), saved: Some(change.clone()), verify };
     match change.due(&HostTime::now()) {
         Due::Return(_) => go_back(&mut change, &mut files)?,
         Due::Nothing | Due::Confirmation(_) => {
-            fs::remove_file(record)
-                .map_err(|source| io_error("removing", record, source))?;
+            fs::remove_file(record).map_err(|source| io_error("removing", record, source))?;
         }
     }
     Ok(under_way)

@@ -24,6 +24,9 @@ fn list(items: &[impl Display]) -> String {
 }
 
 /// `swanctl.conf` of one end, without the first line that marks it as generated.
+///
+/// A connection that the other end closes is not opened again by the daemon (`close_action`): both ends begin one, and
+/// with `unique` each of two that stand would call for the next. The supervisor connects an idle daemon.
 #[must_use]
 pub fn connections(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
     let own = link.end(side);
@@ -43,7 +46,7 @@ pub fn connections(link: &VpnLink, settings: &IpsecSettings, side: Side) -> Stri
          remote {{\n      auth = pubkey\n      cacerts = ca.pem\n      id = \"CN={peer_name}\"\n    }}\n    \
          children {{\n      {name} {{\n        local_ts = {local}\n        remote_ts = {remote}\n        \
          esp_proposals = {esp}\n        rekey_time = {esp_rekey}s\n        replay_window = {window}\n{per_cpu}        \
-         start_action = {start}\n        dpd_action = restart\n        close_action = start\n      }}\n    }}\n  \
+         start_action = {start}\n        dpd_action = restart\n      }}\n    }}\n  \
          }}\n}}\n",
         name = link.name,
         own_address = own.address,

@@ -15,6 +15,9 @@ const MAX_FRAME: usize = 512 << 10;
 /// Depth of sections that is read; charon uses four.
 const MAX_DEPTH: usize = 16;
 
+/// Listings in a row after which a second connection is superfluous: while keys change, two may stand for a moment.
+const SUPERFLUOUS_FOR: u32 = 3;
+
 /// Types of frames.
 const CMD_REQUEST: u8 = 0;
 const CMD_RESPONSE: u8 = 1;
@@ -61,10 +64,22 @@ pub fn subscribe() -> Vec<u8> {
     frame(EVENT_REGISTER, LIST_SA, &[])
 }
 
-/// Asks for the security associations of a link; the answer also proves that the daemon lives.
+/// Asks for the security associations of a link; the answer also proves that the daemon lives. It leaves those out that
+/// are at work: one that waits for a signature of a pool would hold the answer up, and the daemon be taken for hung.
 #[must_use]
 pub fn ask(link: &str) -> Vec<u8> {
-    frame(CMD_REQUEST, "list-sas", &[("ike", link)])
+    let waits_for_none = ("noblock", "yes");
+    [
+        frame(CMD_REQUEST, "stats", &[]),
+        frame(CMD_REQUEST, "list-sas", &[("ike", link), waits_for_none]),
+    ]
+    .concat()
+}
+
+/// Ends one of two connections of a link.
+#[must_use]
+pub fn end(superfluous: &str) -> Vec<u8> {
+    frame(CMD_REQUEST, "terminate", &[("ike-id", superfluous), ("timeout", "-1")])
 }
 
 /// Ends the connection without a goodbye and starts a new one.
@@ -82,16 +97,24 @@ pub struct ViciFrames {
     rest: Vec<u8>,
     /// Tunnel state and byte counts from the events since the last request.
     seen: Seen,
+    /// Connections that the daemon has in all, as it said before its last listing.
+    total: usize,
+    /// The connection that was superfluous in the last listings, and their number.
+    superfluous: Option<(String, u32)>,
     /// Set by a frame that breaks the protocol: what follows it cannot be read.
     is_broken: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     installed: bool,
     negotiating: bool,
     received: u64,
     sent: u64,
+    /// Connections in the listing.
+    listed: usize,
+    /// Those that stand: SPI of the initiator, which is the same at both ends, and the daemon's own number.
+    standing: Vec<(String, String)>,
 }
 
 impl ViciFrames {
@@ -125,15 +148,41 @@ impl ViciFrames {
         self.is_broken
     }
 
+    /// The number of a connection to [`end`]: both ends began one at the same time, and one too many stands. Both choose
+    /// the same, so that one stays, also where each ends its own.
+    pub fn take_superfluous(&mut self) -> Option<String> {
+        let (_, listings) = self.superfluous.as_ref()?;
+        (*listings >= SUPERFLUOUS_FOR).then(|| self.superfluous.take()).flatten().map(|one| one.0)
+    }
+
+    fn listed(&mut self, mut seen: Seen, lines: &mut Vec<ManagementLine>) {
+        // One that is at work is not listed: it authenticates, or changes its keys.
+        seen.negotiating |= self.total > seen.listed;
+        seen.standing.sort_unstable();
+        let second = seen.standing.get(1).map(|(_, number)| number.clone());
+        self.superfluous = second.map(|number| match self.superfluous.take() {
+            Some((known, listings)) if known == number => (number, listings + 1),
+            Some(_) | None => (number, 1),
+        });
+        lines.extend(seen.lines());
+    }
+
     fn read(&mut self, frame: &[u8], lines: &mut Vec<ManagementLine>) {
         match frame.split_first() {
             Some((&CMD_RESPONSE, message)) => {
-                let seen = std::mem::take(&mut self.seen);
-                // Answers to other commands say whether they succeeded; only a listing has no such value.
-                let is_listing = parse(message).is_some_and(|values| values.is_empty());
                 lines.push(ManagementLine::Other);
-                if is_listing {
-                    lines.extend(seen.lines());
+                // Answers to other commands say whether they succeeded; only a listing has no value at all.
+                match parse(message) {
+                    Some(values) if values.is_empty() => {
+                        let seen = std::mem::take(&mut self.seen);
+                        self.listed(seen, lines);
+                    }
+                    Some(values) => {
+                        let total = values.iter().find(|(path, _)| *path == ["ikesas", "total"]);
+                        self.total =
+                            total.and_then(|(_, text)| text.parse().ok()).unwrap_or(self.total);
+                    }
+                    None => {}
                 }
             }
             Some((&EVENT, rest)) => {
@@ -161,6 +210,14 @@ impl ViciFrames {
 impl Seen {
     /// Takes over one connection: `mr { state = ESTABLISHED, child-sas { mr-1 { state = INSTALLED, bytes-in = … } } }`.
     fn add(&mut self, values: &Values) {
+        let value = |name: &str| {
+            let found = values.iter().find(|(path, _)| path.len() == 2 && path[1] == name);
+            found.map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        self.listed += 1;
+        if value("state") == "ESTABLISHED" {
+            self.standing.push((value("initiator-spi"), value("uniqueid")));
+        }
         for (path, value) in values {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             match path[..] {
@@ -339,10 +396,71 @@ mod tests {
         );
     }
 
+    /// A listing of connections that stand: SPI and number of each.
+    fn standing(connections: &[(&str, &str)]) -> Vec<u8> {
+        let value = |key, text| element(KEY_VALUE, key, Some(text));
+        let one = |(spi, number): &(&str, &str)| {
+            let sa = [
+                element(SECTION_START, "mr", None),
+                value("uniqueid", number),
+                value("state", "ESTABLISHED"),
+                value("initiator-spi", spi),
+                element(SECTION_END, "", None),
+            ];
+            whole(EVENT, Some(LIST_SA), &sa.concat())
+        };
+        let events: Vec<u8> = connections.iter().flat_map(one).collect();
+        [events, whole(CMD_RESPONSE, None, &[])].concat()
+    }
+
+    #[test]
+    fn second_connection_of_a_link_is_superfluous_once_it_stays_and_both_ends_choose_the_same() {
+        let ends: [&[(&str, &str)]; 2] =
+            [&[("b1", "1"), ("a7", "2")], &[("a7", "9"), ("b1", "12")]];
+        for (listed, expected) in ends.into_iter().zip(["1", "12"]) {
+            let mut frames = ViciFrames::default();
+            for listing in 1..SUPERFLUOUS_FOR {
+                frames.push(&standing(listed));
+                assert_eq!(frames.take_superfluous(), None, "listing {listing}");
+            }
+            // One that goes by itself was none.
+            frames.push(&standing(&listed[..1]));
+            for _ in 0..SUPERFLUOUS_FOR {
+                assert_eq!(frames.take_superfluous(), None);
+                frames.push(&standing(listed));
+            }
+            assert_eq!(frames.take_superfluous().as_deref(), Some(expected));
+            assert_eq!(frames.take_superfluous(), None, "once");
+        }
+    }
+
+    #[test]
+    fn connection_that_is_at_work_and_not_listed_negotiates() {
+        let total = |number: &str| {
+            let stats = [
+                element(SECTION_START, "ikesas", None),
+                element(KEY_VALUE, "total", Some(number)),
+                element(KEY_VALUE, "half-open", Some("0")),
+                element(SECTION_END, "", None),
+            ];
+            whole(CMD_RESPONSE, None, &stats.concat())
+        };
+        for (number, expected) in [("1", TunnelState::Handshaking), ("0", TunnelState::Idle)] {
+            let mut frames = ViciFrames::default();
+            let lines = frames.push(&[total(number), whole(CMD_RESPONSE, None, &[])].concat());
+            assert!(lines.contains(&ManagementLine::State(expected, String::new())), "{lines:?}");
+        }
+    }
+
     #[test]
     fn frames_are_those_of_the_protocol() {
         assert_eq!(subscribe(), b"\0\0\0\x09\x03\x07list-sa");
-        assert_eq!(ask("mr"), b"\0\0\0\x13\x00\x08list-sas\x03\x03ike\x00\x02mr");
+        let listing = b"\0\0\0\x20\x00\x08list-sas\x03\x03ike\x00\x02mr\x03\x07noblock\x00\x03yes";
+        assert_eq!(ask("mr"), [&b"\0\0\0\x07\x00\x05stats"[..], listing].concat());
+        assert_eq!(
+            end("7"),
+            b"\0\0\0\x26\x00\x09terminate\x03\x06ike-id\x00\x017\x03\x07timeout\x00\x02-1"
+        );
     }
 
     #[test]

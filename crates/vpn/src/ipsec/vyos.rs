@@ -37,6 +37,18 @@ use Fate::{Left, Refused, Taken};
 #[rustfmt::skip]
 const SETTINGS: &[(&str, Fate)] = &[
     ("interface *", Left("strongSwan listens on each address of the host")),
+    // Up to VyOS 1.3.
+    ("ipsec-interfaces interface *", Left("strongSwan listens on each address of the host")),
+    ("nat-traversal *", Left("strongSwan finds a NAT by itself")),
+    ("nat-networks **", Left("the networks of a link are those of its ends")),
+    ("auto-update *", Left("the addresses of both ends are fixed")),
+    ("include-ipsec-conf *", Left("the daemon of a link has settings of its own")),
+    ("include-ipsec-secrets *", Left("the daemon of a link has settings of its own")),
+    ("logging **", Left("the log is in the link's run folder")),
+    ("site-to-site peer * tunnel * allow-nat-networks *", Left("the networks of a link are those of its ends")),
+    ("site-to-site peer * tunnel * allow-public-networks *", Left("the networks of a link are those of its ends")),
+    ("site-to-site peer * force-encapsulation *", Left("strongSwan finds a NAT by itself")),
+    ("uniqreqids *", Left("the daemon of a link has one peer")),
     ("ike-group * proposal * encryption *", Taken),
     ("ike-group * proposal * hash *", Taken),
     ("ike-group * proposal * prf *", Taken),

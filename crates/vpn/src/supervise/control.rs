@@ -47,6 +47,14 @@ impl ControlReader {
         }
     }
 
+    /// The bytes that end a connection of which one too many stands.
+    pub(super) fn take_superfluous(&mut self) -> Option<Vec<u8>> {
+        match self {
+            Self::OpenVpn(_) => None,
+            Self::Charon(frames) => frames.take_superfluous().map(|number| vici::end(&number)),
+        }
+    }
+
     /// The bytes of a request; `None` if the process takes it by a signal only.
     pub(super) fn request(&self, request: ControlRequest, link: &str) -> Option<Vec<u8>> {
         use ControlRequest::{Ask, Reconnect, Stop, Subscribe};

@@ -59,6 +59,9 @@ struct Attached {
     member: LinkMember,
     tunnel: Option<Tunnel>,
     management: Option<UnixStream>,
+    /// Connection of its own for commands that charon may take long for: it answers the requests of one connection in
+    /// their order. OpenVPN has only one.
+    orders: Option<UnixStream>,
     reader: ControlReader,
     probes: Option<OwnedFd>,
 }
@@ -209,6 +212,7 @@ impl Shell<'_> {
                     member: member.clone(),
                     tunnel,
                     management: None,
+                    orders: None,
                     reader: ControlReader::new(member.engine),
                     probes: None,
                 };
@@ -219,7 +223,8 @@ impl Shell<'_> {
             if self.members[&number].tunnel.is_some() {
                 // Without the copy the process has to restart: see `apply::restart`.
                 let can_load = loading == Loading::Live || member.engine == MemberEngine::OpenVpn;
-                let restarts = running.is_none() || differs && !(can_load && Tunnel::reload(member));
+                let restarts =
+                    running.is_none() || differs && !(can_load && Tunnel::reload(member));
                 let event = if restarts { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
             }
@@ -462,6 +467,7 @@ impl Attached {
         if self.tunnel.as_ref().is_some_and(has_ended) {
             self.tunnel = None;
             self.management = None;
+            self.orders = None;
             self.probes = None;
             return vec![MemberEvent::Ended];
         }
@@ -469,6 +475,9 @@ impl Attached {
             events.push(MemberEvent::Managed);
         }
         self.read_management(&mut events);
+        if let Some(bytes) = self.reader.take_superfluous() {
+            let _ = self.order(&bytes);
+        }
         let mut packet = [0; MAX_PACKET];
         while let Some(socket) = &self.probes {
             match recv(socket, &mut packet, RecvFlags::DONTWAIT) {
@@ -512,9 +521,33 @@ impl Attached {
         }
     }
 
+    /// Sends a command on charon's second connection; whether it was sent.
+    fn order(&mut self, bytes: &[u8]) -> bool {
+        if self.orders.is_none() {
+            let socket = UnixStream::connect(&self.member.socket);
+            self.orders = socket.and_then(|new| new.set_nonblocking(true).map(|()| new)).ok();
+        }
+        let Some(socket) = &mut self.orders else {
+            return false;
+        };
+        // The listing shows what became of a command: its answer is dropped.
+        let mut answers = [0; 4096];
+        while socket.read(&mut answers).is_ok_and(|size| size > 0) {}
+        let sent = socket.write_all(bytes).is_ok();
+        if !sent {
+            self.orders = None;
+        }
+        sent
+    }
+
     /// Sends a request; whether it was sent.
     fn send(&mut self, request: ControlRequest) -> bool {
         let bytes = self.reader.request(request, &self.link);
+        if let (ControlRequest::Reconnect, MemberEngine::Charon, Some(bytes)) =
+            (request, self.member.engine, &bytes)
+        {
+            return self.order(bytes);
+        }
         let (Some(socket), Some(bytes)) = (&mut self.management, bytes) else {
             return false;
         };

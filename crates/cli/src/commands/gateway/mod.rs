@@ -265,8 +265,7 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     let written = if args.plan.dry_run {
         Written { files: changes.files, ..Written::default() }
     } else {
-        let work =
-            || write::apply(changes, EditedFiles::with_force(args.force), &args.tree.root);
+        let work = || write::apply(changes, EditedFiles::with_force(args.force), &args.tree.root);
         progress::while_doing("testing the configuration", work)
             .or_fail(Failure::Failed, || "nothing was changed".to_owned())?
     };

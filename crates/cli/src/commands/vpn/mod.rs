@@ -26,8 +26,8 @@ use millrace_vpn::plan::Folders;
 use millrace_vpn::supervise::{self, LinkState, LinkStatus, Standby, read_status};
 
 use crate::args::{
-    VpnCommand, VpnConfirmArgs, VpnDownArgs, VpnFoldersArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs, VpnRestartArgs,
-    VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
+    VpnCommand, VpnConfirmArgs, VpnDownArgs, VpnFoldersArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
+    VpnRestartArgs, VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
 };
 use crate::exit::{Failure, fail};
 use crate::output;
