@@ -197,8 +197,11 @@ fn change_that_waits_when_its_host_restarts_is_taken_back_by_the_next_start() {
     wait_settled(&ends, &good);
 }
 
-/// What is seen of a change once a step of its run is done.
-fn steps(ends: &Ends) -> Vec<(&'static str, Box<dyn Fn() -> bool + '_>)> {
+/// A step of a run, and what is seen of it once it is done.
+type Step<'a> = (&'static str, Box<dyn Fn() -> bool + 'a>);
+
+/// The steps of a change.
+fn steps(ends: &Ends) -> Vec<Step<'_>> {
     let stage =
         |stage: &'static str| move || record(ends, "change.json")["trial"]["stage"] == stage;
     let history = state(ends).join("history");
@@ -246,4 +249,109 @@ fn run_that_is_killed_after_any_step_leaves_the_confirmed_configuration() {
         println!("killed after the step {step}");
     }
     Traffic::start(&ends).finish();
+}
+
+/// Ways in which a record is of no use.
+const DAMAGES: [(&str, &[u8]); 5] = [
+    ("empty", b""),
+    ("cut short", b"{\"generation\": 1, \"lay"),
+    ("garbage", b"\x00\xff\x1b[2J"),
+    ("of another form", b"{}"),
+    ("of a later version", b"{\"version\": 99}"),
+];
+
+/// Damages a record at end a in one of these ways, or gives it to another user.
+fn damage(path: &Path, how: usize) -> &'static str {
+    if let Some((name, bytes)) = DAMAGES.get(how) {
+        fs::write(path, bytes).expect("a record");
+        return name;
+    }
+    std::os::unix::fs::chown(path, Some(65534), None).expect("chown");
+    "of another user"
+}
+
+#[test]
+fn damaged_records_of_a_link_name_remedies_that_work_and_cut_nothing() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    let tunnel = ends.pid(0, 0);
+    let mut traffic = Traffic::start(&ends);
+    let said_by = |words: &[&str]| {
+        let output = run(&mut ends.command(0, words));
+        (output.status.success(), text_of(&output))
+    };
+    for how in 0..=DAMAGES.len() {
+        // What is applied: the remedy is `up`, which plans it anew from the history.
+        let path = state(&ends).join("applied.json");
+        let name = damage(&path, how);
+        let (succeeded, said) = said_by(&["history", "mr"]);
+        assert!(
+            !succeeded && said.contains("`millrace vpn up LINK.TOML` makes it anew"),
+            "{name}: {said}"
+        );
+        // Records of a run that was killed, and of changes, are made anew in passing.
+        for record in ["change.json", "intended.json"] {
+            let path = state(&ends).join(record);
+            fs::write(&path, "x").expect("a record");
+            damage(&path, how);
+        }
+        if how % 2 == 0 {
+            // A supervisor that starts makes do, too.
+            kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
+        }
+        let (succeeded, said) = up(&ends, &good, &["--no-wait"]);
+        assert!(succeeded, "{name}: {said}");
+        let (succeeded, said) = said_by(&["history", "mr"]);
+        assert!(succeeded && said.contains("applied"), "{name}: {said}");
+        wait_settled(&ends, &good);
+        assert_eq!(record(&ends, "change.json")["confirmed"], 1, "{name}");
+    }
+    assert_eq!(ends.pid(0, 0), tunnel, "the process of the tunnel never stopped");
+    traffic.flows();
+    traffic.finish();
+
+    // Without its history nothing is left to plan from: the devices are known by their names.
+    fs::remove_dir_all(state(&ends).join("history")).expect("a folder");
+    damage(&state(&ends).join("applied.json"), 0);
+    let (succeeded, said) = up(&ends, &good, &["--no-wait"]);
+    assert!(succeeded, "{said}");
+    wait_settled(&ends, &good);
+    // `down` of a damaged link takes all of it away.
+    damage(&state(&ends).join("applied.json"), 2);
+    let _ = ends.vpn(0, &["down", "mr"]);
+    assert!(!ends.ip(0, "link show").contains("mr-0"));
+    assert!(rustix::process::test_kill_process(tunnel).is_err());
+}
+
+#[test]
+fn damaged_choice_of_an_engine_names_a_remedy_that_works() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::declared(2, "engine = \"auto\"\n[ipsec]\ndata-path = \"user\"");
+    let text = fs::read_to_string(ends.file()).expect("link.toml");
+    let choice = state(&ends).join("choice.json");
+    fs::create_dir_all(state(&ends)).expect("a folder");
+    let good = r#"{"name":"mr","goal":"throughput","chosen":"one","verdicts":[],"hosts":[]}"#;
+    for how in 0..=DAMAGES.len() {
+        fs::write(&choice, good).expect("a choice");
+        let name = damage(&choice, how);
+        let (succeeded, said) = up(&ends, &text, &["--dry-run"]);
+        assert!(!succeeded, "{name}: {said}");
+        assert!(
+            said.contains("measures anew, or copy the other end's choice.json"),
+            "{name}: {said}"
+        );
+        // The copy of the other end's, as a person makes it.
+        let copy = ends.dir.path().join("choice-of-b.json");
+        fs::write(&copy, good).expect("a choice");
+        let mut install = std::process::Command::new("cp");
+        install.args(["--remove-destination"]).arg(&copy).arg(&choice);
+        assert!(install.status().expect("cp").success());
+        let (succeeded, said) = up(&ends, &text, &["--dry-run"]);
+        assert!(succeeded, "{name}: {said}");
+    }
 }

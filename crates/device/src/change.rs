@@ -82,7 +82,7 @@ impl Host<SavedState> for Cards<'_> {
             if let Some(folder) = self.record.parent() {
                 fs::create_dir_all(folder)?;
             }
-            state_file::write(&self.record, change)
+            state_file::write(&self.record, change, state_file::PUBLIC)
         };
         write().map_err(|source| RecordError::Io { path: self.record.clone(), source })
     }

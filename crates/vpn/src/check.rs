@@ -126,7 +126,8 @@ pub(crate) fn plan_former(
     check_with_choice(VpnLink::parse(&text)?, &text, side, folders, choice, use_case)
 }
 
-/// The record of an applied link; one that is of no use is made of the newest configuration of the history.
+/// The record of an applied link; one that is of no use is made of the history: of the configuration that the record of
+/// changes names, else of the newest.
 pub(crate) fn applied(folders: &Folders, name: &str) -> Result<Option<AppliedLink>, ApplyError> {
     let error = match AppliedLink::find(folders, name) {
         Found::None => return Ok(None),
@@ -134,7 +135,9 @@ pub(crate) fn applied(folders: &Folders, name: &str) -> Result<Option<AppliedLin
         Found::Bad(error) => error,
     };
     let side = record::find_intended(folders, name).good().map(|layout| layout.side);
-    let Some(generation) = record::newest(name, folders) else {
+    let changes = record::load_change(folders, name, None);
+    let named = changes.trial().or_else(|| changes.confirmed()).copied();
+    let Some(generation) = named.or_else(|| record::newest(name, folders)) else {
         return Err(error);
     };
     let Ok(checked) = plan_former(name, generation, side, folders, Use::WayBack) else {

@@ -126,7 +126,7 @@ pub(crate) fn load<T: DeserializeOwned>(
 
 /// Replaces a record atomically.
 pub(crate) fn save(path: &Path, value: &impl Serialize) -> Result<(), ApplyError> {
-    Ok(state_file::write(path, value).map_err(at(path))?)
+    Ok(state_file::write(path, value, state_file::PUBLIC).map_err(at(path))?)
 }
 
 /// The record of the layout that a run applies, or was applying when it was killed.
@@ -299,5 +299,63 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_hostfs::change::Due;
+
+    use super::*;
+
+    fn folders() -> (tempfile::TempDir, Folders) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folders = Folders { run: dir.path().join("run"), state: dir.path().join("state") };
+        fs::create_dir_all(folders.state_of("mr")).expect("a folder");
+        (dir, folders)
+    }
+
+    fn applied(former: Option<u64>, confirm_until_ms: Option<u64>) -> AppliedLink {
+        let layout = serde_json::json!({
+            "name": "mr", "side": "a", "tunnel_mtu": 1400, "segment": 1360, "steps": [], "members": [], "routes": [],
+        });
+        let layout = serde_json::from_value(layout).expect("a layout");
+        AppliedLink { generation: 4, layout, former, confirm_until_ms, obsolete: Vec::new() }
+    }
+
+    #[test]
+    fn changes_without_a_record_of_use_are_those_of_what_is_applied() {
+        let (_dir, folders) = folders();
+        let of = |applied: &AppliedLink| load_change(&folders, "mr", Some(applied));
+        for damaged in [None, Some(""), Some("{}"), Some("{\"version\":9}")] {
+            if let Some(damaged) = damaged {
+                fs::write(change_file(&folders, "mr"), damaged).expect("a record");
+            }
+            assert_eq!(load_change(&folders, "mr", None), Change::settled(None));
+            assert_eq!(of(&applied(Some(3), None)), Change::settled(Some(4)));
+            // Whatever its time was: nothing is known about it.
+            let mut change = of(&applied(Some(3), Some(u64::MAX)));
+            assert_eq!(change.trial(), Some(&4));
+            assert_eq!(change.due(&HostTime::now()), Due::Return(Some(3)));
+            assert_eq!(of(&applied(None, Some(1))).due(&HostTime::now()), Due::Return(None));
+        }
+        save(&change_file(&folders, "mr"), &Change::settled(Some(9_u64))).expect("saved");
+        assert_eq!(of(&applied(Some(3), Some(1))), Change::settled(Some(9)));
+    }
+
+    #[test]
+    fn history_is_bounded_and_keeps_the_configurations_of_the_way_back() {
+        let (_dir, folders) = folders();
+        let keep = |number: usize, kept: [Option<&u64>; 2]| {
+            record_history("mr", (&number.to_string(), &None), kept, &folders).expect("kept")
+        };
+        for number in 0..MAX_HISTORY + 9 {
+            keep(number, [Some(&2), Some(&1)]);
+        }
+        let kept = generations(&history(&folders, "mr"));
+        assert_eq!((kept[0], kept[1], kept.len()), (1, 2, MAX_HISTORY + 2));
+        assert_eq!(keep(MAX_HISTORY + 8, [None; 2]), *kept.last().expect("some"), "the same text");
+        keep(0, [None; 2]);
+        assert_eq!(generations(&history(&folders, "mr")).len(), MAX_HISTORY);
     }
 }

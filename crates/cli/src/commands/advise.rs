@@ -25,12 +25,12 @@ use crate::progress::while_doing;
 
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     let request = AdviseRequest {
-        subject: args.subject,
         goal: args.goal,
         packet_bytes: args.packet,
         format: format(args)?,
         sizes: args.sizes_run.as_deref().map(saved_sizes).transpose()?,
         handshakes: saved_handshakes(args)?,
+        ..AdviseRequest::of(args.subject)
     };
     let root = inspect::open(&args.tree)?;
     let advice = while_doing("examining", || {

@@ -8,8 +8,9 @@ use std::fmt::Display;
 
 use anyhow::Result;
 use millrace_hostfs::Root;
-use millrace_inspect::advise::{AdviseRequest, Goal, Subject, advise, software};
+use millrace_inspect::advise::{Advice, AdviseRequest, Goal, Subject, advise, software};
 use millrace_inspect::report::Report;
+use millrace_vpn::host::has_esp;
 use millrace_vpn::link;
 use millrace_vpn::proposal::{EspProposal, IkeProposal, expand};
 
@@ -37,11 +38,18 @@ pub(crate) fn run(command: &SampleCommand) -> Result<()> {
 
 fn ipsec_link() -> Result<()> {
     let root = Root::open("/")?;
-    let request = AdviseRequest { goal: Goal::Security, ..AdviseRequest::of(Subject::Ipsec) };
-    let advice = while_doing("examining", || {
-        advise(&Report::of(&root), &software::section(&root), &request)
-    });
+    let advice = while_doing("examining", || advice(&root));
     output::print(&filled(link::SAMPLE_IPSEC, &advice.configuration))
+}
+
+/// Proposals for a host. A kernel without ESP encrypts nothing: its slow AES is no reason against the processor's.
+fn advice(root: &Root) -> Advice {
+    let request = AdviseRequest {
+        goal: Goal::Security,
+        kernel_esp: has_esp(root) == Some(true),
+        ..AdviseRequest::of(Subject::Ipsec)
+    };
+    advise(&Report::of(root), &software::section(root), &request)
 }
 
 /// A sample whose lines with proposals are those of a swanctl.conf; a line without any stays.
@@ -83,8 +91,7 @@ mod tests {
         // A processor without AES instructions.
         let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../inspect/fixtures/arm-a15-router");
         let root = Root::open(fixture).expect("a fixture");
-        let request = AdviseRequest { goal: Goal::Security, ..AdviseRequest::of(Subject::Ipsec) };
-        let advice = advise(&Report::of(&root), &software::section(&root), &request);
+        let advice = advice(&root);
         let text = filled(link::SAMPLE_IPSEC, &advice.configuration);
         let link = VpnLink::parse(&text).expect("a link");
         let link::LinkEngine::Ipsec(settings) = &link.engine else {
@@ -94,5 +101,45 @@ mod tests {
         assert!(advice.configuration.contains(&format!("esp_proposals = {first}")), "{text}");
         assert!(settings.ike.len() > 1 && settings.esp.len() > 1, "{text}");
         assert_eq!(filled(link::SAMPLE_IPSEC, ""), link::SAMPLE_IPSEC);
+    }
+
+    #[test]
+    fn aes_comes_first_on_a_processor_with_its_instructions_unless_a_kernel_with_esp_ignores_them()
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            std::fs::write(path, text).expect("a file");
+        };
+        write(
+            "proc/cpuinfo",
+            "processor : 0\nvendor_id : GenuineIntel\nmodel name : Xeon\nflags : aes pclmulqdq avx2 vaes vpclmulqdq\n",
+        );
+        write(
+            "proc/crypto",
+            "name : cbc(aes)\ndriver : cbc(ecb(aes-fixed-time))\nmodule : kernel\npriority : 101\nrefcnt : 1\n\
+             selftest : passed\ninternal : no\ntype : skcipher\n\n",
+        );
+        let root = Root::open(folder.path()).expect("a machine");
+        let first = || {
+            let text = filled(link::SAMPLE_IPSEC, &advice(&root).configuration);
+            let lines = ["ike = [\"", "esp = [\""].map(|start| {
+                let line = text.lines().find_map(|line| line.strip_prefix(start));
+                line.unwrap_or_else(|| panic!("{start} in {text}"))
+                    .split('-')
+                    .next()
+                    .map(str::to_owned)
+            });
+            lines.map(Option::unwrap_or_default)
+        };
+        for seen in first() {
+            assert!(seen.starts_with("aes256gcm16"), "{seen}");
+        }
+        // Such a kernel encrypts the packets by slow code.
+        write("sys/module/esp4/refcnt", "0\n");
+        for seen in first() {
+            assert!(seen.starts_with("chacha20poly1305"), "{seen}");
+        }
     }
 }

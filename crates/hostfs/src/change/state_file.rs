@@ -32,7 +32,7 @@ pub enum StateFileError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Another user may have written it.
-    #[error("user {owner} may write to it (mode {mode:04o})")]
+    #[error("another user may write to it (owner {owner}, mode {mode:04o})")]
     Untrusted {
         /// The owner of the file.
         owner: u32,
@@ -96,16 +96,22 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateFileError> {
     serde_json::from_value(value).map_err(damaged)
 }
 
-/// Replaces a record, which is an object: root and this user alone may read it. It is on the disk when this returns.
+/// Mode of a record that everybody may read.
+pub const PUBLIC: u32 = 0o644;
+
+/// Mode of a record with what only its owner may read.
+pub const PRIVATE: u32 = 0o600;
+
+/// Replaces a record, which is an object. It is on the disk when this returns.
 ///
 /// # Errors
 /// The former record is there.
-pub fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
+pub fn write(path: &Path, record: &impl Serialize, mode: u32) -> io::Result<()> {
     let mut value = serde_json::to_value(record)?;
     if let Some(object) = value.as_object_mut() {
         object.insert("version".to_owned(), VERSION.into());
     }
-    replace_file(path, &serde_json::to_vec_pretty(&value)?, Some(0o600))
+    replace_file(path, &serde_json::to_vec_pretty(&value)?, Some(mode))
 }
 
 #[cfg(test)]
@@ -126,7 +132,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("record.json");
         assert!(read::<Record>(&path).expect("no file").is_none());
-        write(&path, &Record { number: 7 }).expect("written");
+        write(&path, &Record { number: 7 }, PRIVATE).expect("written");
         assert_eq!(read(&path).expect("a record"), Some(Record { number: 7 }));
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o7777, 0o600);
         assert_eq!(parse::<Record>(b"{\"number\":7}").expect("a record"), Record { number: 7 });
@@ -148,7 +154,7 @@ mod tests {
             fs::write(&path, content).expect("a file");
             assert!(said().contains(expected), "{content}: {}", said());
         }
-        write(&path, &Record { number: 7 }).expect("written");
+        write(&path, &Record { number: 7 }, PRIVATE).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("a mode");
         assert!(said().contains("mode 0666"), "{}", said());
         let target = folder.path().join("target.json");

@@ -10,10 +10,11 @@
 //!
 //! - [`PlannedFile`]: path, mode and contents. Its first line has a checksum, by which edits are detected.
 //! - [`mod@write`]: comparison and replacement of all files of a plan.
-//! - `transaction`: all files of a plan, or none.
+//! - `file`, `transaction`: one file; all files of a plan, or none.
 //! - [`verify`]: tests of the result by programs that are installed.
 
 mod diff;
+mod file;
 mod transaction;
 pub mod verify;
 pub mod write;

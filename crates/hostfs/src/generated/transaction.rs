@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::write::{ExistingFile, WriteError, create, io_error, put};
+use super::file::{ExistingFile, WriteError, create, io_error, put};
 use crate::change::{Change, Due, Host, HostTime, carry_out, go_back, state_file};
 
 /// The files of a change, before it or after it.
@@ -43,7 +43,7 @@ impl<V: FnMut() -> Result<(), WriteError>> Host<FileSet> for Files<'_, V> {
     fn save(&mut self, change: &Change<FileSet>) -> Result<(), WriteError> {
         if let Some(path) = self.record {
             let written = if change.trial().is_some() {
-                state_file::write(path, change)
+                state_file::write(path, change, state_file::PRIVATE)
             } else {
                 // Nothing is under way: the files themselves are the state.
                 fs::remove_file(path)

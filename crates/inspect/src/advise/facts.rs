@@ -3,8 +3,8 @@
 
 //! The few facts of a report that matter for decisions, with their evidence in words.
 
-use super::Subject;
 use super::software::{InstalledSoftware, since};
+use super::{AdviseRequest, Subject};
 use crate::architecture::Architecture;
 use crate::cpu::State;
 use crate::kernel::crypto::ComputeSite;
@@ -88,11 +88,16 @@ pub(crate) enum QatUse {
 
 impl AdviseFacts {
     /// Extracts the facts from a report.
-    pub(crate) fn of(report: &Report, software: &InstalledSoftware, subject: Subject) -> Self {
+    pub(crate) fn of(
+        report: &Report,
+        software: &InstalledSoftware,
+        request: &AdviseRequest,
+    ) -> Self {
         let (mut aes, mut aes_evidence) = aes(report);
         let mut load_aes = None;
-        if let (Subject::Ipsec, Aes::Wide | Aes::Instructions, Some(driver)) =
-            (subject, aes, portable_aes(report))
+        let in_kernel = request.subject == Subject::Ipsec && request.kernel_esp;
+        if let (true, Aes::Wide | Aes::Instructions, Some(driver)) =
+            (in_kernel, aes, portable_aes(report))
         {
             aes = Aes::Portable;
             aes_evidence = format!("{aes_evidence}, but the kernel computes AES with {driver}");

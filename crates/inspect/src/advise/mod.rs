@@ -123,6 +123,9 @@ pub struct AdviseRequest {
     pub sizes: Option<Sizes>,
     /// A saved measurement of handshakes that a server computes itself.
     pub handshakes: Option<HandshakeRun>,
+    /// Whether the kernel encrypts the packets of IPsec; otherwise the daemon does, with the processor's instructions
+    /// whatever the kernel uses.
+    pub kernel_esp: bool,
 }
 
 impl AdviseRequest {
@@ -136,6 +139,7 @@ impl AdviseRequest {
             format: subject.formats()[0],
             sizes: None,
             handshakes: None,
+            kernel_esp: true,
         }
     }
 }
@@ -259,7 +263,7 @@ pub fn advise(
     request: &AdviseRequest,
 ) -> Advice {
     let known = software.known.clone().unwrap_or_default();
-    let facts = AdviseFacts::of(report, &known, request.subject);
+    let facts = AdviseFacts::of(report, &known, request);
     let format = if request.subject.formats().contains(&request.format) {
         request.format
     } else {

@@ -233,6 +233,26 @@ mod tests {
     }
 
     #[test]
+    fn damaged_file_yields_no_cost_and_is_made_anew_by_the_next_measurement() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));
+        let costs = some_costs();
+        let long = vec![b'x'; usize::try_from(MAX_FILE_LEN).expect("a length") + 1];
+        for damaged in [&b""[..], b"one\tx25519\t3", b"\x00\xff\x1b[2J\n", b"{}", &long] {
+            fs::write(&path, damaged).expect("a file");
+            let found = read(&path, "one", user).unwrap_or([None; Primitive::ALL.len()]);
+            assert!(found.iter().all(Option::is_none), "{found:?}");
+            save(&path, "one", &costs, user).expect("saved");
+            assert_eq!(read(&path, "one", user).expect("read"), costs);
+        }
+        if std::os::unix::fs::chown(&path, Some(65534), None).is_ok() {
+            assert!(read(&path, "one", user).is_err());
+            save(&path, "one", &costs, user).expect("saved");
+            assert_eq!(read(&path, "one", user).expect("read"), costs);
+        }
+    }
+
+    #[test]
     fn file_or_folder_that_others_can_write_is_not_used() {
         let folder = tempfile::tempdir().expect("tempdir");
         let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));

@@ -167,7 +167,7 @@ impl Host {
             kernel: setting(root, "osrelease"),
             name: setting(root, "hostname"),
             dco_kinds: dco_kinds(root),
-            has_esp: kernel_module(root, "esp4", "CONFIG_INET_ESP="),
+            has_esp: has_esp(root),
             has_user_esp: PLUGIN_FOLDERS
                 .iter()
                 .any(|folder| root.exists(&format!("{folder}/libstrongswan-kernel-libipsec.so"))),
@@ -311,6 +311,12 @@ fn kernel_module(root: &Root, module: &str, option: &str) -> Option<bool> {
     }
     let file = format!("/{module}.ko");
     Some(lists.iter().any(|list| list.contains(&file)))
+}
+
+/// Whether the kernel encrypts ESP packets; `None` if that cannot be seen.
+#[must_use]
+pub fn has_esp(root: &Root) -> Option<bool> {
+    kernel_module(root, "esp4", "CONFIG_INET_ESP=")
 }
 
 /// Whether the kernel has bonds. Where its modules cannot be seen, as in a container, it is asked for a bond in a

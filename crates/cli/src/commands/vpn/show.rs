@@ -60,8 +60,10 @@ fn page(status: &LinkStatus) -> String {
     );
     if let Some(left) = status.confirm_within_ms {
         text.push_str(&format!(
-            "the former configuration comes back in {} s unless the other end is reached\n",
-            left / 1000
+            "the configuration confirmed last comes back in {} s unless this one reaches the other end, or you confirm it: \
+             millrace vpn confirm {}\n",
+            left / 1000,
+            status.name
         ));
     }
     text.push('\n');

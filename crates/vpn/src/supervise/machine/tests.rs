@@ -367,3 +367,55 @@ fn failed_handshake_is_the_reason_of_a_member_that_is_out() {
     world.machine.handle(1, said("tls-error"), world.now);
     assert_eq!(world.machine.take_changes().len(), 0);
 }
+
+#[test]
+fn configuration_is_proven_only_by_what_it_brought_up_itself() {
+    let mut world = World::up(1);
+    // What stood before it is no proof, and an echo on its way at that time neither.
+    world.machine.ask_for_proof(world.now);
+    assert!(!world.machine.is_proven());
+    world.run(Duration::from_millis(400));
+    assert!(!world.machine.is_proven(), "no long packet has passed yet");
+    world.run(Duration::from_secs(2));
+    assert!(world.machine.is_proven(), "the process runs the newest configuration");
+
+    // The process has to restart: until then it is the former one.
+    world.machine.ask_for_proof(world.now);
+    world.machine.handle(0, MemberEvent::Update, world.now);
+    while world.count(&SuperviseAction::Start(0)) == 0 {
+        assert!(!world.machine.is_proven());
+        world.run(TICK);
+    }
+    world.run(Duration::from_secs(3));
+    assert!(world.machine.is_proven());
+}
+
+#[test]
+fn echoes_through_what_a_killed_daemon_left_in_the_kernel_prove_nothing() {
+    let mut world = World::up(1);
+    world.machine.ask_for_proof(world.now);
+    // The new daemon has no connection, and the kernel still encrypts with the keys of the former one.
+    world.say(0, TunnelState::Idle);
+    world.run(Duration::from_millis(1500));
+    assert!(world.machine.is_up() && !world.machine.is_proven());
+    world.say(0, TunnelState::Connected);
+    assert!(!world.machine.is_proven(), "these echoes came before");
+    world.run(Duration::from_secs(2));
+    assert!(world.machine.is_proven());
+}
+
+#[test]
+fn tunnel_that_loses_long_packets_proves_nothing() {
+    let mut world = World::up(1);
+    world.machine.ask_for_proof(world.now);
+    for _ in 0..200 {
+        world.now += TICK;
+        for action in world.machine.tick(world.now) {
+            match action {
+                SuperviseAction::Probe { full: true, .. } => {}
+                other => world.react(&other),
+            }
+        }
+    }
+    assert!(world.machine.is_up() && !world.machine.is_proven());
+}
