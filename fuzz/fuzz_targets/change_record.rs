@@ -5,10 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_hostfs::change::{Change, HostTime, state_file};
+use millrace_hostfs::change::{HostChange, HostTime, state_file};
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(mut change) = state_file::parse::<Change<u64>>(bytes) {
+    if let Ok(mut change) = state_file::parse::<HostChange<u64>>(bytes) {
         let now = HostTime::now();
         let due = change.due(&now);
         assert_eq!(change.due(&now), due);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use millrace_hostfs::change::state_file::{self, StateFileError};
-use millrace_hostfs::change::{Change, Due, Host, HostTime, carry_out, go_back};
+use millrace_hostfs::change::{ChangeDue, ChangedHost, HostChange, HostTime, carry_out, go_back};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -74,10 +74,10 @@ struct Cards<'a> {
     outcomes: Vec<(String, DeviceOutcome)>,
 }
 
-impl Host<SavedState> for Cards<'_> {
+impl ChangedHost<SavedState> for Cards<'_> {
     type Error = RecordError;
 
-    fn save(&mut self, change: &Change<SavedState>) -> Result<(), RecordError> {
+    fn save(&mut self, change: &HostChange<SavedState>) -> Result<(), RecordError> {
         let write = || {
             if let Some(folder) = self.record.parent() {
                 fs::create_dir_all(folder)?;
@@ -128,7 +128,7 @@ pub fn change(
     if planned.iter().all(|plan| plan.steps.is_empty()) {
         return Ok(planned.iter().map(|_| DeviceOutcome::Unchanged).collect());
     }
-    let mut record = Change::settled(Some(states(planned, |plan| &plan.before)));
+    let mut record = HostChange::settled(Some(states(planned, |plan| &plan.before)));
     // Nothing is under way: `recover` comes first.
     let _ = record.begin(states(planned, |plan| &plan.after), None, &HostTime::now());
     let record_path = root.join(RECORD);
@@ -154,7 +154,7 @@ pub fn recover(
     let mut cards = Cards { sysfs, planned: &[], limit, record: path, outcomes: Vec::new() };
     if record.forget_before_restart(&now) {
         cards.save(&record)?;
-    } else if let Due::Return(_) = record.due(&now) {
+    } else if let ChangeDue::Return(_) = record.due(&now) {
         go_back(&mut record, &mut cards)?;
     }
     Ok(cards.outcomes)
@@ -172,7 +172,7 @@ pub fn before(root: &Path) -> Result<SavedState, RecordError> {
     former.ok_or_else(|| RecordError::Missing(root.join(RECORD)))
 }
 
-fn read(root: &Path) -> Result<Option<Change<SavedState>>, RecordError> {
+fn read(root: &Path) -> Result<Option<HostChange<SavedState>>, RecordError> {
     load(root.join(RECORD))
 }
 

@@ -20,7 +20,7 @@
 use std::fs;
 use std::time::Duration;
 
-use millrace_hostfs::change::{self, Due, HostTime};
+use millrace_hostfs::change::{self, ChangeDue, HostTime};
 use millrace_hostfs::generated::write::EditedFiles;
 use rustix::process::Signal;
 
@@ -64,16 +64,20 @@ pub struct Raised {
 pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Raised, ApplyError> {
     let name = &checked.plan.layout.name;
     let _lock = hold(name, folders)?;
-    let before = checks::applied(folders, name)?;
+    // A record of no use is made anew: where the history is gone, too, by this run alone.
+    let before = checks::applied(folders, name).ok().flatten();
     let mut changes = record::load_change(folders, name, before.as_ref());
     let kept = [changes.confirmed(), changes.former()];
+    let newest = record::newest(name, folders);
     let generation =
         record::record_history(name, (&checked.text, &checked.plan.choice), kept, folders)?;
+    let new =
+        Some(generation).filter(|generation| newest.is_none_or(|newest| *generation > newest));
     let mut host = LinkHost::new(name, folders);
     let now = HostTime::now();
     if changes.begin(generation, options.confirm_within, &now).is_err() {
         let _ = changes.due(&now);
-        change::Host::save(&mut host, &changes)?;
+        change::ChangedHost::save(&mut host, &changes)?;
         change::go_back(&mut changes, &mut host)?;
         signal_supervisor(&folders.run_of(name), Signal::HUP);
         return Err(ApplyError::NotConfirmed {
@@ -84,25 +88,30 @@ pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Ra
     }
     host.planned = Some((generation, checked));
     host.edited = options.edited;
-    change::carry_out(&mut changes, &mut host, HostTime::now)?;
+    host.new = new;
+    let done = change::carry_out(&mut changes, &mut host, HostTime::now);
+    if let (Err(_), Some(new)) = (&done, new) {
+        record::forget_generation(name, new, folders);
+    }
+    done?;
     let applied =
         AppliedLink::load(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.clone()))?;
     let is_supervised = signal_supervisor(&folders.run_of(name), Signal::HUP);
     Ok(Raised { applied, is_supervised, waits: changes.trial().is_some() })
 }
 
-/// What a service brings up at its start: the link.toml that was checked, unless that was tried and not confirmed; then
+/// The configuration that a service brings up at its start: the link.toml that was checked, unless that was tried and not confirmed; then
 /// the configuration that was confirmed last.
 ///
 /// # Errors
 /// No configuration was confirmed, or it cannot be planned.
 pub fn resume(checked: Checked, folders: &Folders) -> Result<Checked, ApplyError> {
     let name = checked.plan.layout.name.clone();
-    let before = checks::applied(folders, &name)?;
+    let before = checks::applied(folders, &name).ok().flatten();
     let mut changes = record::load_change(folders, &name, before.as_ref());
     // A trial whose time goes on stays one.
     let due = changes.due(&HostTime::now());
-    let refused = changes.refused().copied().filter(|_| !matches!(due, Due::Confirmation(_)));
+    let refused = changes.refused().copied().filter(|_| !matches!(due, ChangeDue::Confirmation(_)));
     let Some(refused) = refused else {
         return Ok(checked);
     };

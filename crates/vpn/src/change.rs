@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_hostfs::change::{self, Change, Due, HostTime};
+use millrace_hostfs::change::{self, ChangeDue, HostChange, HostTime};
 use millrace_hostfs::generated::write::{self, EditedFiles};
 
 use crate::check::{self, Checked, Use};
@@ -36,21 +36,30 @@ pub(crate) struct LinkHost<'a> {
     /// The configuration that a run applies, with its number; any other one is of the history.
     pub(crate) planned: Option<(u64, &'a Checked)>,
     pub(crate) edited: EditedFiles,
+    /// A configuration that is in the history for this run alone: it leaves it if the run fails.
+    pub(crate) new: Option<u64>,
     /// The record as it was saved last.
-    saved: Option<Change<u64>>,
+    saved: Option<HostChange<u64>>,
 }
 
 impl<'a> LinkHost<'a> {
     /// The host of the way back: each configuration is of the history.
     pub(crate) fn new(name: &'a str, folders: &'a Folders) -> Self {
-        Self { name, folders, planned: None, edited: EditedFiles::Overwrite, saved: None }
+        Self {
+            name,
+            folders,
+            planned: None,
+            edited: EditedFiles::Overwrite,
+            new: None,
+            saved: None,
+        }
     }
 }
 
-impl change::Host<u64> for LinkHost<'_> {
+impl change::ChangedHost<u64> for LinkHost<'_> {
     type Error = ApplyError;
 
-    fn save(&mut self, change: &Change<u64>) -> Result<(), ApplyError> {
+    fn save(&mut self, change: &HostChange<u64>) -> Result<(), ApplyError> {
         record::save(&record::change_file(self.folders, self.name), change)?;
         self.saved = Some(change.clone());
         Ok(())
@@ -64,8 +73,8 @@ impl change::Host<u64> for LinkHost<'_> {
             self.make(generation, checked, self.edited)?;
             return Ok(Some(generation));
         }
-        if let Some((failed, _)) = self.planned {
-            record::forget_generation(name, failed, folders);
+        if let Some(new) = self.new {
+            record::forget_generation(name, new, folders);
         }
         let Some(state) = state else {
             match down::plan(name, folders) {
@@ -75,7 +84,7 @@ impl change::Host<u64> for LinkHost<'_> {
             }
             return Ok(None);
         };
-        let side = self.side()?;
+        let side = self.side();
         let former = check::plan_former(name, *state, side, folders, Use::WayBack)?;
         let choice = &former.plan.choice;
         let kept = [Some(state), None];
@@ -86,11 +95,16 @@ impl change::Host<u64> for LinkHost<'_> {
 }
 
 impl LinkHost<'_> {
+    /// The record of what is applied; without one of use and without a history, nothing is known.
+    fn applied(&self) -> Option<AppliedLink> {
+        check::applied(self.folders, self.name).ok().flatten()
+    }
+
     /// The end that this host is, where a record says it.
-    fn side(&self) -> Result<Option<Side>, ApplyError> {
-        let applied = check::applied(self.folders, self.name)?.map(|applied| applied.layout.side);
-        let intended = record::find_intended(self.folders, self.name).good();
-        Ok(applied.or_else(|| intended.map(|layout| layout.side)))
+    fn side(&self) -> Option<Side> {
+        let intended = || record::find_intended(self.folders, self.name).good();
+        let applied = self.applied().map(|applied| applied.layout);
+        applied.or_else(intended).map(|layout| layout.side)
     }
 
     /// Files, steps and record of a configuration.
@@ -102,7 +116,7 @@ impl LinkHost<'_> {
     ) -> Result<(), ApplyError> {
         let Self { name, folders, .. } = *self;
         let plan = &checked.plan;
-        let before = check::applied(folders, name)?;
+        let before = self.applied();
         let cut_short = record::find_intended(folders, name).good();
         let intended = record::intended(folders, name);
         record::save(&intended, &plan.layout)?;
@@ -169,9 +183,9 @@ fn perform_steps(layout: &LinkLayout, before: Option<&AppliedLink>) -> Result<()
     Ok(())
 }
 
-/// What a supervisor found when it looked after the changes of its link.
+/// Result of a supervisor's look at the changes of its link.
 #[derive(Debug)]
-pub(crate) enum Watched {
+pub(crate) enum WatchedChange {
     /// Nothing has to be done by it.
     Nothing,
     /// A configuration waits for its confirmation for this time.
@@ -190,38 +204,44 @@ pub(crate) fn watch(
     name: &str,
     folders: &Folders,
     proven: Option<u64>,
-) -> Result<Watched, ApplyError> {
+) -> Result<WatchedChange, ApplyError> {
+    // Once a second, almost always.
+    if record::find_change(folders, name).good().is_some_and(|change| change.trial().is_none()) {
+        return Ok(WatchedChange::Nothing);
+    }
     let applied = check::applied(folders, name);
     let recorded = applied.as_ref().ok().and_then(Option::as_ref);
     if record::load_change(folders, name, recorded).trial().is_none() {
-        return Ok(Watched::Nothing);
+        return Ok(WatchedChange::Nothing);
     }
     let Some(_lock) = Lock::take(&folders.run_of(name).join("lock"))? else {
-        return Ok(Watched::Nothing);
+        return Ok(WatchedChange::Nothing);
     };
     let mut host = LinkHost::new(name, folders);
     let mut change = record::load_change(folders, name, recorded);
     if change.trial().is_some_and(|trial| proven == Some(*trial)) && change.confirm() {
-        change::Host::save(&mut host, &change)?;
+        change::ChangedHost::save(&mut host, &change)?;
         note_confirmed(name, folders);
-        return Ok(Watched::Confirmed);
+        return Ok(WatchedChange::Confirmed);
     }
     let before = change.clone();
     match change.due(&HostTime::now()) {
-        Due::Nothing => Ok(Watched::Nothing),
-        Due::Confirmation(left) => {
-            Ok(change.trial().map_or(Watched::Nothing, |trial| Watched::Waits(*trial, left)))
-        }
-        Due::Return(to) => {
+        ChangeDue::Nothing => Ok(WatchedChange::Nothing),
+        ChangeDue::Confirmation(left) => Ok(change
+            .trial()
+            .map_or(WatchedChange::Nothing, |trial| WatchedChange::Waits(*trial, left))),
+        ChangeDue::Return(to) => {
             if change != before {
-                change::Host::save(&mut host, &change)?;
+                change::ChangedHost::save(&mut host, &change)?;
             }
             if to.is_none() {
-                return Ok(Watched::TakeDown);
+                return Ok(WatchedChange::TakeDown);
             }
             change::go_back(&mut change, &mut host)?;
             let applied = check::applied(folders, name)?;
-            Ok(applied.map_or(Watched::TakeDown, |applied| Watched::Restored(Box::new(applied))))
+            Ok(applied.map_or(WatchedChange::TakeDown, |applied| {
+                WatchedChange::Restored(Box::new(applied))
+            }))
         }
     }
 }
@@ -230,8 +250,8 @@ pub(crate) fn watch(
 pub(crate) fn time_left(name: &str, folders: &Folders) -> Option<Duration> {
     let applied = AppliedLink::find(folders, name).good();
     match record::load_change(folders, name, applied.as_ref()).due(&HostTime::now()) {
-        Due::Confirmation(left) => Some(left),
-        Due::Nothing | Due::Return(_) => None,
+        ChangeDue::Confirmation(left) => Some(left),
+        ChangeDue::Nothing | ChangeDue::Return(_) => None,
     }
 }
 
@@ -247,8 +267,8 @@ pub(crate) fn take_down(name: &str, folders: &Folders) -> Result<(), ApplyError>
     let applied = AppliedLink::find(folders, name).good();
     let mut change = record::load_change(folders, name, applied.as_ref());
     match change.due(&HostTime::now()) {
-        Due::Return(None) => change::go_back(&mut change, &mut LinkHost::new(name, folders)),
-        Due::Return(Some(_)) | Due::Confirmation(_) | Due::Nothing => Ok(()),
+        ChangeDue::Return(None) => change::go_back(&mut change, &mut LinkHost::new(name, folders)),
+        ChangeDue::Return(Some(_)) | ChangeDue::Confirmation(_) | ChangeDue::Nothing => Ok(()),
     }
 }
 
@@ -261,16 +281,18 @@ pub(crate) fn confirm(name: &str, folders: &Folders) -> Result<u64, ApplyError> 
     let nothing = || ApplyError::NothingToConfirm(name.to_owned());
     let waits = change.trial().copied().ok_or_else(nothing)?;
     // A time that is over is not confirmed any more: the way back has begun, or begins with the next supervisor.
-    if !matches!(change.clone().due(&HostTime::now()), Due::Confirmation(_)) || !change.confirm() {
+    if !matches!(change.clone().due(&HostTime::now()), ChangeDue::Confirmation(_))
+        || !change.confirm()
+    {
         return Err(nothing());
     }
     let mut host = LinkHost::new(name, folders);
-    change::Host::save(&mut host, &change)?;
+    change::ChangedHost::save(&mut host, &change)?;
     note_confirmed(name, folders);
     Ok(waits)
 }
 
-/// Writes into the record of what is applied that it is confirmed. The record of the changes says so already, and counts.
+/// Writes into the record of what is applied that it is confirmed. The record of changes says so already, and counts.
 fn note_confirmed(name: &str, folders: &Folders) {
     if let Some(mut applied) = AppliedLink::find(folders, name).good() {
         applied.confirm_until_ms = None;

@@ -66,7 +66,7 @@ pub enum ApplyError {
         path: PathBuf,
         /// Why it cannot be used.
         source: StateFileError,
-        /// What to do.
+        /// The way out.
         remedy: &'static str,
     },
     /// The time of a change was over before it was confirmed.

@@ -17,6 +17,7 @@
 //! change      what makes a configuration the one in force, and the way back
 //! apply       up, confirm, restart, and what a service resumes
 //! down        takes a link down
+//! error       the error of commands on a link
 //! exec        actions of a plan, tunnel processes, locks
 //! ipsec       strongSwan's configuration, import and export of VyOS's commands, the vici protocol
 //! management  the management interface of OpenVPN, as lines

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use millrace_hostfs::change::{Change, HostTime, state_file};
+use millrace_hostfs::change::{HostChange, HostTime, state_file};
 use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -62,9 +62,9 @@ pub struct LinkGeneration {
 pub(crate) enum Found<T> {
     /// There is none.
     None,
-    /// It is of use.
+    /// The record is of use.
     Good(T),
-    /// It is there and of no use.
+    /// The record is of no use.
     Bad(ApplyError),
 }
 
@@ -143,23 +143,27 @@ pub(crate) fn change_file(folders: &Folders, name: &str) -> PathBuf {
     folders.state_of(name).join("change.json")
 }
 
+pub(crate) fn find_change(folders: &Folders, name: &str) -> Found<HostChange<u64>> {
+    Found::read(&change_file(folders, name))
+}
+
 /// The changes of a link. Without a record that is of use, `applied` says what it knows: a configuration with a time
 /// was not confirmed.
 pub(crate) fn load_change(
     folders: &Folders,
     name: &str,
     applied: Option<&AppliedLink>,
-) -> Change<u64> {
-    if let Ok(Some(change)) = load(&change_file(folders, name), MADE_ANEW) {
+) -> HostChange<u64> {
+    if let Some(change) = find_change(folders, name).good() {
         return change;
     }
     let Some(applied) = applied else {
-        return Change::settled(None);
+        return HostChange::settled(None);
     };
     if applied.confirm_until_ms.is_none() {
-        return Change::settled(Some(applied.generation));
+        return HostChange::settled(Some(applied.generation));
     }
-    let mut change = Change::settled(applied.former);
+    let mut change = HostChange::settled(applied.former);
     // Nothing is known about the time that has passed: the way back is due.
     let long_ago = HostTime::of("unknown", Duration::ZERO);
     if change.begin(applied.generation, Some(Duration::ZERO), &long_ago).is_ok() {
@@ -304,7 +308,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_hostfs::change::Due;
+    use millrace_hostfs::change::ChangeDue;
 
     use super::*;
 
@@ -331,16 +335,16 @@ mod tests {
             if let Some(damaged) = damaged {
                 fs::write(change_file(&folders, "mr"), damaged).expect("a record");
             }
-            assert_eq!(load_change(&folders, "mr", None), Change::settled(None));
-            assert_eq!(of(&applied(Some(3), None)), Change::settled(Some(4)));
+            assert_eq!(load_change(&folders, "mr", None), HostChange::settled(None));
+            assert_eq!(of(&applied(Some(3), None)), HostChange::settled(Some(4)));
             // Whatever its time was: nothing is known about it.
             let mut change = of(&applied(Some(3), Some(u64::MAX)));
             assert_eq!(change.trial(), Some(&4));
-            assert_eq!(change.due(&HostTime::now()), Due::Return(Some(3)));
-            assert_eq!(of(&applied(None, Some(1))).due(&HostTime::now()), Due::Return(None));
+            assert_eq!(change.due(&HostTime::now()), ChangeDue::Return(Some(3)));
+            assert_eq!(of(&applied(None, Some(1))).due(&HostTime::now()), ChangeDue::Return(None));
         }
-        save(&change_file(&folders, "mr"), &Change::settled(Some(9_u64))).expect("saved");
-        assert_eq!(of(&applied(Some(3), Some(1))), Change::settled(Some(9)));
+        save(&change_file(&folders, "mr"), &HostChange::settled(Some(9_u64))).expect("saved");
+        assert_eq!(of(&applied(Some(3), Some(1))), HostChange::settled(Some(9)));
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //!                                         └──────► settled, as it was confirmed last
 //! ```
 //!
-//! [`Change`] is the machine and the record on disk at once. It is pure: events and the time go in, what is due comes
+//! [`HostChange`] is the machine and the record on disk at once. It is pure: events and the time go in, what is due comes
 //! out. Its owner saves the record before each act ([`carry_out`], [`go_back`]), so that a process that is killed
 //! anywhere leaves a record that names the way back.
 //!
@@ -30,10 +30,10 @@ use serde::{Deserialize, Serialize};
 
 pub use time::HostTime;
 
-/// What a host is, and what it may become. `S` names a state: a number, or the state itself.
+/// State of a host, and the one that it may become. `S` names a state: a number, or the state itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "S: Deserialize<'de>"))]
-pub struct Change<S> {
+pub struct HostChange<S> {
     /// The state that was confirmed last, and to which the way back leads; `None` for a host without any. A record that
     /// does not say which is damaged.
     #[serde(deserialize_with = "Option::deserialize")]
@@ -68,9 +68,9 @@ enum Stage {
     Returning,
 }
 
-/// What is due.
+/// The next act.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Due<S> {
+pub enum ChangeDue<S> {
     /// Nothing: the state of the host is confirmed.
     Nothing,
     /// The confirmation, for which there is this time left.
@@ -83,7 +83,7 @@ pub enum Due<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeIsOver;
 
-impl<S: Clone + PartialEq> Change<S> {
+impl<S: Clone + PartialEq> HostChange<S> {
     /// A host in a confirmed state, or without any.
     #[must_use]
     pub fn settled(confirmed: Option<S>) -> Self {
@@ -121,13 +121,13 @@ impl<S: Clone + PartialEq> Change<S> {
         trial.within_ms.map(Duration::from_millis)
     }
 
-    /// A change to a state begins. It has to be confirmed within a time, counted from [`Change::applied`]; without one
+    /// A change to a state begins. It has to be confirmed within a time, counted from [`HostChange::applied`]; without one
     /// it is confirmed when it is applied. A change that was not confirmed yet ends, and the way back stays.
     ///
     /// The same state without a time is a repetition: the time of the first run goes on.
     ///
     /// # Errors
-    /// The time of that state is over: [`Change::due`] says what comes first.
+    /// The time of that state is over: [`HostChange::due`] says what comes first.
     pub fn begin(
         &mut self,
         to: S,
@@ -194,19 +194,19 @@ impl<S: Clone + PartialEq> Change<S> {
         }
     }
 
-    /// What is due. The caller is the only process that works on the host: one that was applying has ended.
-    pub fn due(&mut self, now: &HostTime) -> Due<S> {
+    /// The next act. The caller is the only process that works on the host: one that was applying has ended.
+    pub fn due(&mut self, now: &HostTime) -> ChangeDue<S> {
         let Some(trial) = &mut self.trial else {
-            return Due::Nothing;
+            return ChangeDue::Nothing;
         };
         if let (Stage::Waiting, Some(left)) = (trial.stage, trial.left(now)) {
-            return Due::Confirmation(left);
+            return ChangeDue::Confirmation(left);
         }
         if trial.within_ms.is_some() {
             self.refused = Some(trial.to.clone());
         }
         trial.stage = Stage::Returning;
-        Due::Return(self.confirmed.clone())
+        ChangeDue::Return(self.confirmed.clone())
     }
 
     /// The way back has ended in this state, which may have another name now.
@@ -243,7 +243,7 @@ impl<S> Trial<S> {
 }
 
 /// The host of a change: its record, and the parts that make its state.
-pub trait Host<S> {
+pub trait ChangedHost<S> {
     /// Why a record or a part could not be put in place.
     type Error;
 
@@ -251,9 +251,9 @@ pub trait Host<S> {
     ///
     /// # Errors
     /// The former record is there.
-    fn save(&mut self, change: &Change<S>) -> Result<(), Self::Error>;
+    fn save(&mut self, change: &HostChange<S>) -> Result<(), Self::Error>;
 
-    /// Makes the host this state, whatever it is now, and verifies it; `None` takes everything away. Returns the name
+    /// Makes the host this state, from any other one and from between two, and verifies it; `None` takes everything away. Returns the name
     /// of the state from now on.
     ///
     /// # Errors
@@ -265,8 +265,8 @@ pub trait Host<S> {
 ///
 /// # Errors
 /// The host is as it was confirmed last; if the way back failed, too, the record says that it is due.
-pub fn carry_out<S: Clone + PartialEq, H: Host<S>>(
-    change: &mut Change<S>,
+pub fn carry_out<S: Clone + PartialEq, H: ChangedHost<S>>(
+    change: &mut HostChange<S>,
     host: &mut H,
     now: impl Fn() -> HostTime,
 ) -> Result<(), H::Error> {
@@ -296,8 +296,8 @@ pub fn carry_out<S: Clone + PartialEq, H: Host<S>>(
 ///
 /// # Errors
 /// It stays due.
-pub fn go_back<S: Clone + PartialEq, H: Host<S>>(
-    change: &mut Change<S>,
+pub fn go_back<S: Clone + PartialEq, H: ChangedHost<S>>(
+    change: &mut HostChange<S>,
     host: &mut H,
 ) -> Result<(), H::Error> {
     let confirmed = change.confirmed.clone();

@@ -24,7 +24,7 @@ enum Failure {
 #[derive(Clone, Debug)]
 struct Model {
     /// The record and the parts, as they are on disk.
-    record: Change<u8>,
+    record: HostChange<u8>,
     parts: [Option<u8>; 2],
     /// Writes until the process is killed.
     lives: usize,
@@ -55,10 +55,10 @@ const EVENTS: [Event; 7] = [
     Event::HostRestarts,
 ];
 
-impl Host<u8> for Model {
+impl ChangedHost<u8> for Model {
     type Error = Failure;
 
-    fn save(&mut self, change: &Change<u8>) -> Result<(), Failure> {
+    fn save(&mut self, change: &HostChange<u8>) -> Result<(), Failure> {
         self.write()?;
         let text = serde_json::to_string(change).expect("JSON");
         self.record = serde_json::from_str(&text).expect("the same");
@@ -80,7 +80,7 @@ impl Host<u8> for Model {
 impl Model {
     fn new() -> Self {
         Self {
-            record: Change::settled(None),
+            record: HostChange::settled(None),
             parts: [None; 2],
             lives: usize::MAX,
             broken: None,
@@ -102,8 +102,8 @@ impl Model {
     fn look(&mut self) {
         let mut change = self.record.clone();
         match change.due(&self.now()) {
-            Due::Nothing | Due::Confirmation(_) => {}
-            Due::Return(_) => {
+            ChangeDue::Nothing | ChangeDue::Confirmation(_) => {}
+            ChangeDue::Return(_) => {
                 let _ = go_back(&mut change, self);
             }
         }
@@ -181,8 +181,10 @@ impl Model {
         );
         let mut change = self.record.clone();
         match change.due(&self.now()) {
-            Due::Nothing => assert_eq!(self.record.confirmed(), self.parts[0].as_ref(), "{self:?}"),
-            Due::Confirmation(left) => {
+            ChangeDue::Nothing => {
+                assert_eq!(self.record.confirmed(), self.parts[0].as_ref(), "{self:?}")
+            }
+            ChangeDue::Confirmation(left) => {
                 assert!(left <= WITHIN);
                 assert_eq!(self.record.trial(), self.parts[0].as_ref(), "{self:?}");
                 // Whatever waits goes back to what was confirmed last.
@@ -192,7 +194,7 @@ impl Model {
                 assert_eq!(later.parts, [self.record.confirmed().copied(); 2], "{later:?}");
                 assert!(later.record.trial().is_none());
             }
-            Due::Return(_) => panic!("a recovery left its work: {self:?}"),
+            ChangeDue::Return(_) => panic!("a recovery left its work: {self:?}"),
         }
     }
 }
@@ -234,30 +236,30 @@ fn host_is_never_in_between_and_returns_to_what_was_confirmed_last() {
 #[test]
 fn second_change_in_a_row_returns_to_the_state_before_the_first() {
     let now = HostTime::now();
-    let mut change = Change::settled(Some(1));
+    let mut change = HostChange::settled(Some(1));
     for to in [2, 3] {
         change.begin(to, Some(WITHIN), &now).expect("begun");
         change.applied(&now);
     }
     assert_eq!((change.trial(), change.former()), (Some(&3), Some(&1)));
     let later = HostTime::of("another start", Duration::ZERO);
-    assert_eq!(change.due(&later), Due::Return(Some(1)));
+    assert_eq!(change.due(&later), ChangeDue::Return(Some(1)));
     change.returned(Some(4));
     assert_eq!((change.confirmed(), change.refused()), (Some(&4), Some(&3)));
-    assert_eq!(change.due(&later), Due::Nothing);
+    assert_eq!(change.due(&later), ChangeDue::Nothing);
 }
 
 #[test]
 fn repetition_without_a_time_keeps_the_time_of_the_first_run() {
     let at = |seconds| HostTime::of("x", Duration::from_secs(seconds));
-    let mut change = Change::settled(Some(1));
+    let mut change = HostChange::settled(Some(1));
     change.begin(2, Some(WITHIN), &at(0)).expect("begun");
     change.applied(&at(10));
     change.begin(2, None, &at(30)).expect("again");
     change.applied(&at(31));
-    assert_eq!(change.due(&at(69)), Due::Confirmation(Duration::from_secs(1)));
+    assert_eq!(change.due(&at(69)), ChangeDue::Confirmation(Duration::from_secs(1)));
     assert_eq!(change.begin(2, None, &at(70)), Err(TimeIsOver));
-    assert_eq!(change.due(&at(70)), Due::Return(Some(1)));
+    assert_eq!(change.due(&at(70)), ChangeDue::Return(Some(1)));
     assert_eq!(change.begin(2, None, &at(71)), Err(TimeIsOver), "the way back comes first");
     assert!(!change.confirm(), "too late");
     // Another time, and another state, are new changes.
@@ -270,12 +272,12 @@ fn repetition_without_a_time_keeps_the_time_of_the_first_run() {
     // What is confirmed needs no time.
     change.begin(3, Some(WITHIN), &at(74)).expect("nothing new");
     change.applied(&at(74));
-    assert_eq!(change.due(&at(999)), Due::Nothing);
+    assert_eq!(change.due(&at(999)), ChangeDue::Nothing);
 }
 
 #[test]
 fn change_of_an_earlier_start_of_the_host_is_forgotten_where_a_restart_undoes_it() {
-    let mut change = Change::settled(Some(1));
+    let mut change = HostChange::settled(Some(1));
     change.begin(2, None, &HostTime::of("x", WITHIN)).expect("begun");
     assert!(!change.forget_before_restart(&HostTime::of("x", WITHIN)));
     assert!(change.forget_before_restart(&HostTime::of("y", WITHIN)));

@@ -10,7 +10,6 @@
 //!
 //! - [`PlannedFile`]: path, mode and contents. Its first line has a checksum, by which edits are detected.
 //! - [`mod@write`]: comparison and replacement of all files of a plan.
-//! - `file`, `transaction`: one file; all files of a plan, or none.
 //! - [`verify`]: tests of the result by programs that are installed.
 
 mod diff;

@@ -203,7 +203,7 @@ fn origin_of_a_file_is_read_from_its_first_line() {
     assert_eq!(other.origin(&file.contents), Origin::Foreign);
 }
 
-/// A record of a write below a root, and the files of a plan with one that is foreign and one of bytes that are no text.
+/// A plan below a root, whose third file is foreign and no text; the path of a record, and that of this file.
 fn half_written(root: &Path) -> (Plan, PathBuf, PathBuf) {
     let conf = below(root, Path::new(CONF));
     fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
@@ -292,7 +292,7 @@ fn write_that_is_killed_before_any_of_its_steps_is_restored_by_the_next_one() {
         }
         fs::write(&record, saved).expect("a record");
     }
-    // What somebody wrote after the kill stays.
+    // What a person wrote after the kill stays.
     fs::write(&conf, "env MINE;\n").expect("a file");
     let changes = compare(&plan.files, &[], root.path()).expect("compared");
     let error =

@@ -4,8 +4,8 @@
 //! Several files as one change: all of them are replaced, or none is, also where the process is killed in between
 //! (`crate::change`, ADR 58).
 //!
-//! A file that is not as this change wrote it was changed by somebody else meanwhile, and stays as it is on the way
-//! back.
+//! A file that is not as this change wrote it was changed by another program or a person since, and stays as it is on
+//! the way back.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::file::{ExistingFile, WriteError, create, io_error, put};
-use crate::change::{Change, Due, Host, HostTime, carry_out, go_back, state_file};
+use crate::change::{ChangeDue, ChangedHost, HostChange, HostTime, carry_out, go_back, state_file};
 
 /// The files of a change, before it or after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,15 +32,15 @@ struct Files<'a, V> {
     /// Where the record is, if the change has one.
     record: Option<&'a Path>,
     /// The set before and after, as the record has them.
-    saved: Option<Change<FileSet>>,
+    saved: Option<HostChange<FileSet>>,
     /// The test of what was written.
     verify: V,
 }
 
-impl<V: FnMut() -> Result<(), WriteError>> Host<FileSet> for Files<'_, V> {
+impl<V: FnMut() -> Result<(), WriteError>> ChangedHost<FileSet> for Files<'_, V> {
     type Error = WriteError;
 
-    fn save(&mut self, change: &Change<FileSet>) -> Result<(), WriteError> {
+    fn save(&mut self, change: &HostChange<FileSet>) -> Result<(), WriteError> {
         if let Some(path) = self.record {
             let written = if change.trial().is_some() {
                 state_file::write(path, change, state_file::PRIVATE)
@@ -121,7 +121,7 @@ impl FileSet {
                 }
             }
         }
-        // What was not made is not there, and a folder that somebody uses now stays.
+        // What was not made is not there, and a folder that has other files now stays.
         for (copy, _) in &self.copies {
             let _ = fs::remove_file(copy);
         }
@@ -132,8 +132,8 @@ impl FileSet {
     }
 }
 
-/// Replaces the files of a set, tests the result, and restores them if that fails. The record lies at `record` while the
-/// change is under way.
+/// Replaces the files of a set, tests the result, and restores them if that fails. The record lies at `record` while
+/// the change is under way.
 pub(super) fn replace_all(
     before: FileSet,
     after: FileSet,
@@ -141,7 +141,7 @@ pub(super) fn replace_all(
     verify: impl FnMut() -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
     let made = record.map_or_else(|| Ok(Vec::new()), make_folder_of)?;
-    let mut change = Change::settled(Some(before));
+    let mut change = HostChange::settled(Some(before));
     let now = HostTime::now();
     // Nothing was under way that could be over.
     let _ = change.begin(after, None, &now);
@@ -168,7 +168,7 @@ fn make_folder_of(file: &Path) -> Result<Vec<PathBuf>, WriteError> {
 /// The record is of no use, or a file cannot be restored.
 pub(super) fn recover(record: &Path) -> Result<Vec<PathBuf>, WriteError> {
     let damaged = |source| WriteError::Record { path: record.to_owned(), source };
-    let Some(mut change) = state_file::read::<Change<FileSet>>(record).map_err(damaged)? else {
+    let Some(mut change) = state_file::read::<HostChange<FileSet>>(record).map_err(damaged)? else {
         return Ok(Vec::new());
     };
     let under_way = change
@@ -177,8 +177,8 @@ pub(super) fn recover(record: &Path) -> Result<Vec<PathBuf>, WriteError> {
     let verify = || Ok(());
     let mut files = Files { record: Some(record), saved: Some(change.clone()), verify };
     match change.due(&HostTime::now()) {
-        Due::Return(_) => go_back(&mut change, &mut files)?,
-        Due::Nothing | Due::Confirmation(_) => {
+        ChangeDue::Return(_) => go_back(&mut change, &mut files)?,
+        ChangeDue::Nothing | ChangeDue::Confirmation(_) => {
             fs::remove_file(record).map_err(|source| io_error("removing", record, source))?;
         }
     }

@@ -148,8 +148,8 @@ impl ViciFrames {
         self.is_broken
     }
 
-    /// The number of a connection to [`end`]: both ends began one at the same time, and one too many stands. Both choose
-    /// the same, so that one stays, also where each ends its own.
+    /// The number of a connection to [`end`]: both ends began one at the same time, and one too many stands. Both
+    /// choose the same, so that one stays, also where each ends its own.
     pub fn take_superfluous(&mut self) -> Option<String> {
         let (_, listings) = self.superfluous.as_ref()?;
         (*listings >= SUPERFLUOUS_FOR).then(|| self.superfluous.take()).flatten().map(|one| one.0)
@@ -398,7 +398,7 @@ mod tests {
 
     /// A listing of connections that stand: SPI and number of each.
     fn standing(connections: &[(&str, &str)]) -> Vec<u8> {
-        let value = |key, text| element(KEY_VALUE, key, Some(text));
+        let value = |key: &str, text: &str| element(KEY_VALUE, key, Some(text));
         let one = |(spi, number): &(&str, &str)| {
             let sa = [
                 element(SECTION_START, "mr", None),

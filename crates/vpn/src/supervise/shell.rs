@@ -32,7 +32,7 @@ use super::echo;
 use super::machine::{LinkMachine, MemberEvent, SuperviseAction};
 use super::metrics::write_metrics;
 use super::status::{LinkState, LinkStatus, log_changes, write_status};
-use crate::change::{self, Watched};
+use crate::change::{self, WatchedChange};
 use crate::check;
 use crate::error::ApplyError;
 use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
@@ -90,13 +90,13 @@ pub type PreferNode = fn(usize) -> io::Result<()>;
 
 type Started = (u16, Result<Tunnel, ExecError>);
 
-/// What a program of a supervisor does where another one runs.
+/// Behaviour of a supervisor where another one runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standby {
-    /// It is an error.
+    /// The supervisor ends with an error.
     No,
-    /// It waits until that one ends, and takes its place while a change is not confirmed: the way back must not depend on
-    /// one process.
+    /// The supervisor waits until that one ends, and takes its place while a change is not confirmed: the way back
+    /// must not depend on one process.
     WhileUnconfirmed,
 }
 
@@ -145,7 +145,7 @@ pub fn run(
         (reload.map_err(failed)?, term.map_err(failed)?, int.map_err(failed)?);
     // A change whose time is over, or whose run was killed, is taken back before anything else.
     let found = change::watch(name, folders, None);
-    let take_down = matches!(found, Ok(Watched::TakeDown));
+    let take_down = matches!(found, Ok(WatchedChange::TakeDown));
     let applied =
         check::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
     let now = Instant::now();
@@ -182,9 +182,9 @@ pub fn run(
 /// How a running daemon takes over a changed configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loading {
-    /// It loads what can be loaded, and what is connected stays until its keys change.
+    /// The daemon loads what can be loaded, and what is connected stays until its keys change.
     Live,
-    /// It starts anew: nothing that a former configuration brought up serves any more.
+    /// The daemon starts anew: nothing that a former configuration brought up serves any more.
     Anew,
 }
 
@@ -403,20 +403,24 @@ impl Shell<'_> {
         let name = self.applied.layout.name.clone();
         let proven = self.machine.is_proven().then_some(self.applied.generation);
         match change::watch(&name, self.folders, proven) {
-            Ok(Watched::Nothing | Watched::Confirmed) => self.waits = None,
-            Ok(Watched::Waits(generation, left)) => {
+            Ok(WatchedChange::Nothing) => self.waits = None,
+            Ok(WatchedChange::Confirmed) => {
+                self.waits = None;
+                self.applied.confirm_until_ms = None;
+            }
+            Ok(WatchedChange::Waits(generation, left)) => {
                 self.waits = Some(left);
                 // Its run was killed before it told this supervisor.
                 if generation != self.applied.generation {
                     self.reload();
                 }
             }
-            Ok(Watched::Restored(applied)) => {
+            Ok(WatchedChange::Restored(applied)) => {
                 self.applied = *applied;
                 self.waits = None;
                 self.read_layout(Instant::now(), Loading::Anew);
             }
-            Ok(Watched::TakeDown) => self.take_down = true,
+            Ok(WatchedChange::TakeDown) => self.take_down = true,
             // Such as a full disk: the next status tries again.
             Err(_) => {}
         }
@@ -426,6 +430,15 @@ impl Shell<'_> {
     fn clean_up(&mut self) {
         let retiring = self.members.len() > self.applied.layout.members.len();
         if retiring || !self.machine.is_current() || self.applied.obsolete.is_empty() {
+            return;
+        }
+        // A run that works on the link has another record, or will have.
+        let name = &self.applied.layout.name;
+        let Ok(Some(_lock)) = Lock::take(&self.run.join("lock")) else {
+            return;
+        };
+        let on_disk = AppliedLink::find(self.folders, name).good();
+        if on_disk.is_none_or(|applied| applied.generation != self.applied.generation) {
             return;
         }
         for action in std::mem::take(&mut self.applied.obsolete) {
