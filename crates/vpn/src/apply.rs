@@ -100,8 +100,8 @@ pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Ra
     Ok(Raised { applied, is_supervised, waits: changes.trial().is_some() })
 }
 
-/// The configuration that a service brings up at its start: the link.toml that was checked, unless that was tried and not confirmed; then
-/// the configuration that was confirmed last.
+/// The configuration that a service brings up at its start: the link.toml that was checked, unless that was tried and
+/// not confirmed; then the one that was confirmed last.
 ///
 /// # Errors
 /// No configuration was confirmed, or it cannot be planned.

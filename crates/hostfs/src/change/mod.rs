@@ -14,8 +14,8 @@
 //!                                         └──────► settled, as it was confirmed last
 //! ```
 //!
-//! [`HostChange`] is the machine and the record on disk at once. It is pure: events and the time go in, what is due comes
-//! out. Its owner saves the record before each act ([`carry_out`], [`go_back`]), so that a process that is killed
+//! [`HostChange`] is the machine and the record on disk at once. It is pure: events and the time go in, what is due
+//! comes out. Its owner saves the record before each act ([`carry_out`], [`go_back`]), so that a process that is killed
 //! anywhere leaves a record that names the way back.
 //!
 //! - [`HostTime`]: time that a restart of the host and a change of its clock do not make longer.
@@ -121,8 +121,8 @@ impl<S: Clone + PartialEq> HostChange<S> {
         trial.within_ms.map(Duration::from_millis)
     }
 
-    /// A change to a state begins. It has to be confirmed within a time, counted from [`HostChange::applied`]; without one
-    /// it is confirmed when it is applied. A change that was not confirmed yet ends, and the way back stays.
+    /// A change to a state begins. It has to be confirmed within a time, counted from [`HostChange::applied`]; without
+    /// one it is confirmed when it is applied. A change that was not confirmed yet ends, and the way back stays.
     ///
     /// The same state without a time is a repetition: the time of the first run goes on.
     ///
@@ -253,8 +253,8 @@ pub trait ChangedHost<S> {
     /// The former record is there.
     fn save(&mut self, change: &HostChange<S>) -> Result<(), Self::Error>;
 
-    /// Makes the host this state, from any other one and from between two, and verifies it; `None` takes everything away. Returns the name
-    /// of the state from now on.
+    /// Makes the host this state, from any other one and from between two, and verifies it; `None` takes everything
+    /// away. Returns the name of the state from now on.
     ///
     /// # Errors
     /// The host may be in between.

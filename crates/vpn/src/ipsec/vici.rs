@@ -455,11 +455,11 @@ mod tests {
     #[test]
     fn frames_are_those_of_the_protocol() {
         assert_eq!(subscribe(), b"\0\0\0\x09\x03\x07list-sa");
-        let listing = b"\0\0\0\x20\x00\x08list-sas\x03\x03ike\x00\x02mr\x03\x07noblock\x00\x03yes";
+        let listing = b"\0\0\0\x21\x00\x08list-sas\x03\x03ike\x00\x02mr\x03\x07noblock\x00\x03yes";
         assert_eq!(ask("mr"), [&b"\0\0\0\x07\x00\x05stats"[..], listing].concat());
         assert_eq!(
             end("7"),
-            b"\0\0\0\x26\x00\x09terminate\x03\x06ike-id\x00\x017\x03\x07timeout\x00\x02-1"
+            b"\0\0\0\x23\x00\x09terminate\x03\x06ike-id\x00\x017\x03\x07timeout\x00\x02-1"
         );
     }
 
