@@ -353,17 +353,21 @@ fn damaged_choice_of_an_engine_names_a_remedy_that_works() {
         let name = damage(&choice, how);
         let (succeeded, said) = up(&ends, &text, &["--dry-run"]);
         assert!(!succeeded, "{name}: {said}");
-        assert!(
-            said.contains("measures anew, or copy the other end's choice.json"),
-            "{name}: {said}"
-        );
-        // The copy of the other end's, as a person makes it.
+        assert!(said.contains("remove it, then measure anew"), "{name}: {said}");
+        assert!(said.contains("or copy the other end's choice.json"), "{name}: {said}");
+        fs::remove_file(&choice).expect("removed");
         let copy = ends.dir.path().join("choice-of-b.json");
         fs::write(&copy, good).expect("a choice");
-        let mut install = std::process::Command::new("cp");
-        install.args(["--remove-destination"]).arg(&copy).arg(&choice);
-        assert!(install.status().expect("cp").success());
+        fs::copy(&copy, &choice).expect("a copy");
         let (succeeded, said) = up(&ends, &text, &["--dry-run"]);
         assert!(succeeded, "{name}: {said}");
     }
+    // A choice in the history: the configuration of its time cannot be had, others can.
+    assert!(up(&ends, &text, &["--no-wait"]).0);
+    damage(&state(&ends).join("history/000001/choice.json"), 1);
+    let output = run(&mut ends.command(0, &["rollback", "mr", "--to", "1", "--dry-run"]));
+    let said = text_of(&output);
+    assert!(!output.status.success() && said.contains("apply link.toml itself"), "{said}");
+    let (succeeded, said) = up(&ends, &text, &["--no-wait"]);
+    assert!(succeeded && said.contains("configuration 2"), "{said}");
 }

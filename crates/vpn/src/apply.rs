@@ -116,7 +116,7 @@ pub fn resume(checked: Checked, folders: &Folders) -> Result<Checked, ApplyError
         return Ok(checked);
     };
     let text = record::former_text(&name, refused, folders);
-    if !text.is_ok_and(|(text, _)| text == checked.text) {
+    if !text.is_ok_and(|text| text == checked.text) {
         return Ok(checked);
     }
     let side = Some(checked.plan.layout.side);

@@ -122,7 +122,13 @@ pub(crate) fn plan_former(
     folders: &Folders,
     use_case: Use,
 ) -> Result<Checked, ApplyError> {
-    let (text, choice) = record::former_text(name, generation, folders)?;
+    let text = record::former_text(name, generation, folders)?;
+    let choice = match (record::former_choice(name, generation, folders), use_case) {
+        (Ok(choice), _) => choice,
+        (Err(error), Use::Change) => return Err(error),
+        // The last measurement is better than no way back.
+        (Err(_), Use::WayBack) => record::saved_choice(name, folders).ok().flatten(),
+    };
     check_with_choice(VpnLink::parse(&text)?, &text, side, folders, choice, use_case)
 }
 

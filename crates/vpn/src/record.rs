@@ -180,7 +180,7 @@ pub fn choice_file(name: &str, folders: &Folders) -> PathBuf {
 
 /// The saved choice of a link; `None` if nothing was measured.
 pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<EngineChoice>, ApplyError> {
-    let remedy = "`millrace vpn bench --choose LINK.TOML` measures anew, or copy the other end's choice.json";
+    let remedy = "remove it, then measure anew with `millrace vpn bench --choose LINK.TOML` or copy the other end's choice.json";
     load(&choice_file(name, folders), remedy)
 }
 
@@ -240,21 +240,31 @@ fn history_choice(folder: &Path, generation: u64) -> PathBuf {
     history_file(folder, generation).with_file_name(CHOICE)
 }
 
-/// Text and choice of a configuration of the history.
+/// The text of a configuration of the history.
 ///
 /// # Errors
-/// There is none with this number, or its choice is of no use.
+/// There is none with this number.
 pub(crate) fn former_text(
     name: &str,
     generation: u64,
     folders: &Folders,
-) -> Result<(String, Option<EngineChoice>), ApplyError> {
-    let folder = history(folders, name);
-    let text = fs::read_to_string(history_file(&folder, generation))
-        .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })?;
+) -> Result<String, ApplyError> {
+    fs::read_to_string(history_file(&history(folders, name), generation))
+        .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })
+}
+
+/// The choice of a configuration of the history; `None` if its link.toml names its engine.
+///
+/// # Errors
+/// The choice is of no use.
+pub(crate) fn former_choice(
+    name: &str,
+    generation: u64,
+    folders: &Folders,
+) -> Result<Option<EngineChoice>, ApplyError> {
     let remedy =
         "apply link.toml itself with `millrace vpn up`, or another one of `millrace vpn history`";
-    Ok((text, load(&history_choice(&folder, generation), remedy)?))
+    load(&history_choice(&history(folders, name), generation), remedy)
 }
 
 fn generations(folder: &Path) -> Vec<u64> {
