@@ -238,29 +238,40 @@ fn run_that_is_killed_after_any_step_leaves_the_confirmed_configuration() {
     if !is_possible() {
         return;
     }
-    let ends = Ends::linked(1);
+    kill_after_each_step(&Ends::linked(1), |ends, _| on_port(ends, 2000));
+    if is_long() && has_strongswan() {
+        let ends = Ends::declared(1, IPSEC);
+        ends.up(0);
+        ends.up(1);
+        ends.wait_up(1);
+        kill_after_each_step(&ends, |_, good| good.replace("198.18.0.2", "198.18.0.77"));
+    }
+}
+
+/// Kills a change to a text that does not reach the other end, after each of its steps.
+fn kill_after_each_step(ends: &Ends, bad: impl Fn(&Ends, &str) -> String) {
     let good = fs::read_to_string(ends.file()).expect("link.toml");
     let log = ends.dir.path().join("up.log");
     // Every second one in the short form: the record, the files, the record of what waits.
-    for index in (0..steps(&ends).len()).filter(|index| is_long() || index % 2 == 1) {
-        fs::write(ends.file(), on_port(&ends, 2000)).expect("link.toml");
+    for index in (0..steps(ends).len()).filter(|index| is_long() || index % 2 == 1) {
+        fs::write(ends.file(), bad(ends, &good)).expect("link.toml");
         let file = ends.file();
         let words = ["up", file.to_str().expect("text"), "--no-wait", "--confirm-within", "2"];
-        let (step, is_done) = steps(&ends).swap_remove(index);
+        let (step, is_done) = steps(ends).swap_remove(index);
         let mut up = Process::start("up", ends.command(0, &words), &log);
         // The run may be over first: then its time ends.
         while up.ended().is_none() && !is_done() {}
         up.kill();
         if index % 4 == 1 {
             kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
-            fs::write(ends.file(), on_port(&ends, 2000)).expect("link.toml");
-            let _ = run(&mut ends
-                .command(0, &["up", file.to_str().expect("text"), "--no-wait", "--resume"]));
+            // The service starts the link again, with the same link.toml.
+            let again = ["up", file.to_str().expect("text"), "--no-wait", "--resume"];
+            let _ = run(&mut ends.command(0, &again));
         }
-        wait_settled(&ends, &good);
+        wait_settled(ends, &good);
         println!("killed after the step {step}");
     }
-    Traffic::start(&ends).finish();
+    Traffic::start(ends).finish();
 }
 
 /// Ways in which a record is of no use.
