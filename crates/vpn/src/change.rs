@@ -123,11 +123,14 @@ impl LinkHost<'_> {
         write_files(plan, edited)?;
         perform_steps(&plan.layout, before.as_ref())?;
         let mut applied = next_record(plan, generation, before.as_ref(), cut_short.as_ref());
-        if let Some(saved) = &self.saved
-            && let Some(time) = saved.time_to_confirm()
-        {
+        let on_trial =
+            self.saved.as_ref().and_then(|saved| Some((saved, saved.time_to_confirm()?)));
+        if let Some((saved, time)) = on_trial {
             applied.former = saved.confirmed().copied();
             applied.confirm_until_ms = Some(wall_end(time));
+        } else if self.planned.is_some_and(|(planned, _)| planned == generation) {
+            // On the word of a person.
+            applied.anew = false;
         }
         applied.save(folders)?;
         Ok(record::remove(&intended).map_err(at(&intended))?)
@@ -159,6 +162,7 @@ fn next_record(
         layout: plan.layout.clone(),
         former: None,
         confirm_until_ms: None,
+        anew: true,
         obsolete,
     }
 }
@@ -186,8 +190,10 @@ fn perform_steps(layout: &LinkLayout, before: Option<&AppliedLink>) -> Result<()
 /// Result of a supervisor's look at the changes of its link.
 #[derive(Debug)]
 pub(crate) enum WatchedChange {
-    /// Nothing has to be done by it.
+    /// The configuration is confirmed.
     Nothing,
+    /// A run works on the link.
+    Busy,
     /// A configuration waits for its confirmation for this time.
     Waits(u64, Duration),
     /// The configuration that it proved is confirmed.
@@ -215,7 +221,7 @@ pub(crate) fn watch(
         return Ok(WatchedChange::Nothing);
     }
     let Some(_lock) = Lock::take(&folders.run_of(name).join("lock"))? else {
-        return Ok(WatchedChange::Nothing);
+        return Ok(WatchedChange::Busy);
     };
     let mut host = LinkHost::new(name, folders);
     let mut change = record::load_change(folders, name, recorded);

@@ -154,6 +154,7 @@ pub(crate) fn applied(folders: &Folders, name: &str) -> Result<Option<AppliedLin
         layout: checked.plan.layout,
         former: None,
         confirm_until_ms: None,
+        anew: false,
         obsolete: Vec::new(),
     }))
 }

@@ -187,7 +187,9 @@ impl Tunnel {
         for stale in [&member.pid_file, &member.socket] {
             let _ = fs::remove_file(stale);
         }
-        fs::copy(&member.config, &member.running_config).map_err(at(&member.config))?;
+        for copy in [&member.running_config, &member.started_config()] {
+            fs::copy(&member.config, copy).map_err(at(&member.config))?;
+        }
         let device = device_settings(&member.device);
         if let Some(removal) = member.device_removal().filter(|_| device.exists()) {
             action(&removal)?;

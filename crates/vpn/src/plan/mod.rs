@@ -158,6 +158,12 @@ pub struct LinkMember {
 }
 
 impl LinkMember {
+    /// The copy of the configuration with which the process was started. A daemon that has loaded a later one since has
+    /// that as [`LinkMember::running_config`].
+    pub(crate) fn started_config(&self) -> PathBuf {
+        self.running_config.with_extension("started")
+    }
+
     /// Whether the process makes its device itself.
     #[must_use]
     pub fn makes_device(&self) -> bool {

@@ -165,7 +165,7 @@ pub fn run(
         applied,
     };
     if !take_down {
-        shell.read_layout(now, Loading::Anew);
+        shell.read_layout(now);
     }
     while !term.load(Ordering::Relaxed) && !int.load(Ordering::Relaxed) && !shell.take_down {
         if reload.swap(false, Ordering::Relaxed) {
@@ -179,18 +179,9 @@ pub fn run(
     if take_down { change::take_down(name, folders) } else { Ok(()) }
 }
 
-/// How a running daemon takes over a changed configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loading {
-    /// The daemon loads what can be loaded, and what is connected stays until its keys change.
-    Live,
-    /// The daemon starts anew: nothing that a former configuration brought up serves any more.
-    Anew,
-}
-
 impl Shell<'_> {
     /// Takes over the members of the applied layout: finds running processes, and marks what has changed.
-    fn read_layout(&mut self, now: Instant, loading: Loading) {
+    fn read_layout(&mut self, now: Instant) {
         for member in &self.applied.layout.members {
             let number = member.number;
             self.machine.add(number, now);
@@ -222,9 +213,9 @@ impl Shell<'_> {
             let differs = running.is_some() && running != fs::read(&member.config).ok();
             if self.members[&number].tunnel.is_some() {
                 // Without the copy the process has to restart: see `apply::restart`.
-                let can_load = loading == Loading::Live || member.engine == MemberEngine::OpenVpn;
-                let restarts =
-                    running.is_none() || differs && !(can_load && Tunnel::reload(member));
+                let restarts = running.is_none()
+                    || self.applied.anew && is_started_with_another(member)
+                    || differs && !Tunnel::reload(member);
                 let event = if restarts { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
             }
@@ -326,7 +317,7 @@ impl Shell<'_> {
             }
             SuperviseAction::Forget(number) => {
                 self.members.remove(&number);
-                self.read_layout(now, self.loading());
+                self.read_layout(now);
             }
             SuperviseAction::Stop(number) => {
                 if let Some(attached) = self.members.get_mut(&number)
@@ -383,18 +374,13 @@ impl Shell<'_> {
         self.unrouted = exec::ip_batch(&layout.over(&members, &all, &bonded)).is_err();
     }
 
-    /// A configuration on trial counts by what it brings up itself.
-    fn loading(&self) -> Loading {
-        if self.waits.is_some() { Loading::Anew } else { Loading::Live }
-    }
-
     /// Reads the applied configuration again.
     fn reload(&mut self) {
         let name = self.applied.layout.name.clone();
         if let Ok(Some(applied)) = AppliedLink::load(self.folders, &name) {
             self.applied = applied;
             self.waits = change::time_left(&name, self.folders);
-            self.read_layout(Instant::now(), self.loading());
+            self.read_layout(Instant::now());
         }
     }
 
@@ -418,11 +404,11 @@ impl Shell<'_> {
             Ok(WatchedChange::Restored(applied)) => {
                 self.applied = *applied;
                 self.waits = None;
-                self.read_layout(Instant::now(), Loading::Anew);
+                self.read_layout(Instant::now());
             }
             Ok(WatchedChange::TakeDown) => self.take_down = true,
             // Such as a full disk: the next status tries again.
-            Err(_) => {}
+            Ok(WatchedChange::Busy) | Err(_) => {}
         }
     }
 
@@ -578,6 +564,14 @@ impl Attached {
             let _ = send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
+}
+
+/// Whether the process of a member was started with another configuration than its newest.
+fn is_started_with_another(member: &LinkMember) -> bool {
+    let newest = fs::read(&member.config).ok();
+    // A process that an earlier version started has no such copy.
+    let started = fs::read(member.started_config()).or_else(|_| fs::read(&member.running_config));
+    started.ok() != newest
 }
 
 fn has_ended(tunnel: &Tunnel) -> bool {
