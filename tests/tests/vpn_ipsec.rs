@@ -206,9 +206,13 @@ fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away()
     wait::until("signatures fail again and again", || failed_signatures(&ends) >= 2);
     // Each of them takes longer than a daemon that hangs is waited for, and none of them hangs.
     assert_eq!([0, 1].map(|end| ends.pid(end, 0)), daemons);
+    // Both ends are about to authenticate, and each completes the connection that it began: one of them stays.
     node.up();
     wait_signed(&node);
     ends.wait_up(1);
+    let both = || [0, 1].map(|end| connections(&ends, end));
+    println!("connections at the beginning: {:?}", both());
+    wait::until("one connection stands", || both() == [1, 1]);
     Traffic::start(&ends).finish();
 }
 
