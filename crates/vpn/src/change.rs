@@ -24,6 +24,7 @@ pub(crate) fn hold(name: &str, folders: &Folders) -> Result<Lock, ApplyError> {
     let run = folders.run_of(name);
     for folder in [&run, &folders.state_of(name)] {
         fs::create_dir_all(folder).map_err(at(folder))?;
+        exec::check_folder(folder)?;
     }
     let lock = Lock::wait(&run.join("lock"))?;
     lock.ok_or_else(|| ApplyError::Busy(name.to_owned()))
