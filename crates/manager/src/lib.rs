@@ -15,6 +15,7 @@
 //! - [`model`]: the rules, without I/O.
 //! - [`store`]: where the records are.
 //! - [`vault`]: private keys in the records; [`sealing`]: private keys on their way to a node.
+//! - `seals`: proofs that the records are what managers wrote.
 //! - [`schema`]: versions of the records' form.
 //! - [`Manager`] (`manager`): rules, store, signing key and threads together.
 //! - `http_head`: the head of an HTTP answer, for the clients of managers and of etcd; `timed`: their sockets.
@@ -32,8 +33,10 @@ mod manager;
 pub mod model;
 pub mod schema;
 pub mod sealing;
+mod seals;
 pub mod store;
 mod timed;
 pub mod vault;
 
 pub use manager::{Manager, ManagerError};
+pub use seals::{Findings, MAX_FINDINGS};

@@ -6,6 +6,7 @@
 //! The thread `mr-follow` feeds the changes of the store to the core; `mr-plan` closes the leases of silent nodes and
 //! divides quotas. All calls block for one or two round trips to the store; a caller with tasks gives them a thread.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,10 +21,11 @@ use crate::model::command::{Command, Refusal};
 use crate::model::core::{Actor, Core, FAST_HEARTBEAT, LeaseTimes};
 use crate::model::holder::{GrantSet, Registered, SealedKey};
 use crate::model::keys::PoolKey;
-use crate::model::name::NodeName;
+use crate::model::name::{NodeName, PrincipalName};
 use crate::model::node::{Heartbeat, Registration};
 use crate::model::view::{AUDIT_PREFIX, PREFIX, View, audit_key};
 use crate::schema::{self, SchemaError};
+use crate::seals::{Findings, Seals};
 use crate::store::{Store, StoreError, Transaction};
 use crate::vault::Vault;
 
@@ -81,7 +83,9 @@ struct Shared {
     signer: GrantSigner,
     keys: GrantKeys,
     /// `None`: a manager that keeps no private keys.
-    vault: Option<Vault>,
+    vault: Option<Arc<Vault>>,
+    /// Proofs of the records; `None` without a vault.
+    seals: Option<Seals>,
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -122,6 +126,11 @@ impl Manager {
         vault: Option<Vault>,
     ) -> Result<Self, ManagerError> {
         schema::prepare(&*store)?;
+        let vault = vault.map(Arc::new);
+        let seals = vault.as_ref().map(|vault| Seals::new(Arc::clone(vault), Arc::clone(&store)));
+        if let (Some(seals), Some(vault)) = (&seals, &vault) {
+            seals.start(vault.accepts_records(), wall_ms())?;
+        }
         let snapshot = store.read(PREFIX)?;
         let keys = [signer.key()].into_iter().chain(other_keys.as_slice().iter().copied());
         let keys =
@@ -133,11 +142,15 @@ impl Manager {
             signer,
             keys,
             vault,
+            seals,
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
         }));
-        for (name, run) in [("mr-follow", Shared::follow as fn(&Shared)), ("mr-plan", Shared::work)]
-        {
+        for (name, run) in [
+            ("mr-follow", Shared::follow as fn(&Shared)),
+            ("mr-plan", Shared::work),
+            ("mr-seals", Shared::check_seals),
+        ] {
             let shared = Arc::clone(&manager.0);
             let thread =
                 std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
@@ -171,6 +184,12 @@ impl Manager {
         self.0.core().view().revision
     }
 
+    /// Reads the records, with the names of the nodes under a lease that are silent.
+    pub fn view_with_silent<R>(&self, read: impl FnOnce(&View, &BTreeSet<NodeName>) -> R) -> R {
+        let core = self.0.core();
+        read(core.view(), &core.silent(Instant::now()))
+    }
+
     /// The times of the pool.
     #[must_use]
     pub fn times(&self) -> LeaseTimes {
@@ -186,7 +205,32 @@ impl Manager {
     /// The pool's private keys; `None` for a manager that keeps none.
     #[must_use]
     pub fn vault(&self) -> Option<&Vault> {
-        self.0.vault.as_ref()
+        self.0.vault.as_deref()
+    }
+
+    /// What of the records and of the audit log is not what a manager wrote. Empty without a vault.
+    #[must_use]
+    pub fn findings(&self) -> Findings {
+        self.0.seals.as_ref().map(Seals::findings).unwrap_or_default()
+    }
+
+    /// Compares the records with their seals now.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub fn check_records(&self) -> Result<Findings, ManagerError> {
+        let Some(seals) = &self.0.seals else { return Ok(Findings::default()) };
+        seals.check_at_once()?;
+        Ok(seals.findings())
+    }
+
+    /// Whether the record of a principal, at this revision, is what a manager wrote. True without a vault.
+    ///
+    /// # Errors
+    /// The record is new, and the store fails.
+    pub fn vouches(&self, principal: &PrincipalName, revision: u64) -> Result<bool, ManagerError> {
+        let Some(seals) = &self.0.seals else { return Ok(true) };
+        Ok(seals.vouches(principal.as_str(), revision)?)
     }
 
     /// Waits until the view is later than `after`, `wait` at most; returns its revision.
@@ -259,7 +303,7 @@ impl Manager {
         let public = core.view().node(node).and_then(|node| node.registration.sealing_key.clone());
         let revision = core.view().revision;
         let ttl = core.times().ttl;
-        let mut next = core.next_heartbeat(node, fence);
+        let mut next = core.next_heartbeat(node, fence, Instant::now());
         drop(core);
         let sealed_keys: Vec<SealedKey> = match (&self.0.vault, public) {
             (Some(vault), Some(public)) => lacking
@@ -293,14 +337,27 @@ impl Manager {
         self.0.commit(|core| core.leave(node, fence).map(|made| (made, ()))).map(|_| ())
     }
 
-    /// Up to `limit` entries of the audit log from number `from` on.
+    /// Up to `limit` entries of the audit log from number `from` on. One that cannot be read says so in its place.
+    ///
+    /// # Errors
+    /// The store fails.
     pub fn audit(&self, from: u64, limit: usize) -> Result<Vec<AuditEntry>, ManagerError> {
         let page = self.0.store.page(AUDIT_PREFIX, &audit_key(from), limit)?;
-        let entry = |entry: &crate::store::StoreEntry| {
-            serde_json::from_slice(&entry.value)
-                .map_err(|error| StoreError::Damaged(format!("{}: {error}", entry.key)).into())
-        };
-        page.entries.iter().map(entry).collect()
+        let entries = page.entries.iter().map(|stored| match AuditEntry::read(stored) {
+            Err(AuditError::Damaged { seq, reason }) => Ok(AuditEntry::damaged(seq, reason)),
+            read => Ok(read?),
+        });
+        entries.collect()
+    }
+
+    /// Whether the store answers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn ask_store(&self) -> Result<(), ManagerError> {
+        // The shortest question that only the store can answer.
+        self.0.store.page(AUDIT_PREFIX, AUDIT_PREFIX, 1)?;
+        Ok(())
     }
 
     /// Checks the whole audit log; returns its head.
@@ -359,6 +416,10 @@ impl Shared {
                 }
                 Err(refusal) => return Err(refusal.into()),
             };
+            let mut transaction = transaction;
+            if let Some(seals) = &self.seals {
+                seals.add(&mut transaction)?;
+            }
             match self.noting(self.store.commit(&transaction)) {
                 Ok(revision) => {
                     self.catch_up(revision)?;
@@ -459,6 +520,17 @@ impl Shared {
                 tracing::warn!("the changes of the store cannot be read: {error}");
                 self.pause(RETRY);
             }
+        }
+    }
+
+    fn check_seals(&self) {
+        let Some(seals) = &self.seals else { return };
+        while !self.is_stopping() {
+            if let Err(error) = seals.check() {
+                tracing::warn!("the records cannot be compared with their seals: {error}");
+                self.pause(RETRY);
+            }
+            self.pause(POLL_WAIT);
         }
     }
 

@@ -26,7 +26,7 @@ use millrace_service::policy::{KeyPolicy, TENANT_PREFIX};
 use millrace_service::store::bundle::KeyBundle;
 use millrace_service::store::pem::{PemError, read_private_key};
 use millrace_service::store::{
-    FormatError, KekError, KekSource, KeySealer, MAX_FORMER, Metadata, OpenError,
+    FormatError, KekError, KekSource, KeySealer, MAC_LEN, MAX_FORMER, Metadata, OpenError,
     StoreError as KeyStoreError, parse,
 };
 use serde::{Deserialize, Serialize};
@@ -137,6 +137,8 @@ pub struct Vault {
     path: PathBuf,
     store: Arc<dyn Store>,
     check: CheckKey,
+    /// Whether the records are taken as they are, whatever their seals say.
+    accepts_records: bool,
     /// Versions of keys about which the log has an error: each heartbeat of each node would repeat it. Bound: as many
     /// as the pool has keys, since it is emptied at that size.
     complained: Mutex<BTreeSet<(KeyName, u64)>>,
@@ -170,10 +172,32 @@ impl Vault {
             path: path.to_owned(),
             store,
             check,
+            accepts_records: renew,
             complained: Mutex::default(),
         };
         vault.claim(renew)?;
         Ok(vault)
+    }
+
+    /// Has the manager that starts with it take the pool's records as they are, and seal them anew.
+    #[must_use]
+    pub fn accepting_records(mut self, accepts: bool) -> Self {
+        self.accepts_records |= accepts;
+        self
+    }
+
+    pub(crate) fn accepts_records(&self) -> bool {
+        self.accepts_records
+    }
+
+    /// The file of the key-encryption key.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Proof that a manager of this pool has written `parts`.
+    pub(crate) fn authenticate(&self, parts: &[&[u8]]) -> [u8; MAC_LEN] {
+        self.sealer.authenticate(parts)
     }
 
     /// Writes the id into a store that has none.

@@ -74,7 +74,7 @@ pub(crate) fn overviews(service: Service) -> Overviews {
             // The list of keys waits for a reload, which reads the disk.
             let sampled = tokio::task::spawn_blocking(move || {
                 let overview = sampler.sample(std::time::Instant::now());
-                (sampler, serde_json::to_string(&overview))
+                (sampler, serde_json::to_string(&overview.shortened()))
             });
             let Ok((back, text)) = sampled.await else {
                 return;

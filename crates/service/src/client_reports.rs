@@ -169,6 +169,11 @@ impl ClientReports {
         counts(&self.lock().totals)
     }
 
+    /// Number of clients, with those that [`Self::rows`] leaves out.
+    pub(crate) fn clients(&self) -> usize {
+        self.lock().rows.len()
+    }
+
     /// One row per client, the busiest first, at most [`MAX_SHOWN`].
     pub(crate) fn rows(&self) -> Vec<EdgeRow> {
         let row = |((identity, agent), row): (&Client, &ReportRow)| EdgeRow {
@@ -299,6 +304,6 @@ mod tests {
             edges.add(&identity, &"a".into(), &lie, &metrics);
         }
         assert_eq!(edges.totals().blocking, 2 * MAX_SHOWN as u64 * MAX_NEWS);
-        assert_eq!(edges.rows().len(), MAX_SHOWN);
+        assert_eq!((edges.rows().len(), edges.clients()), (MAX_SHOWN, 2 * MAX_SHOWN));
     }
 }

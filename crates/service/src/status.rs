@@ -57,6 +57,9 @@ pub struct Status {
     /// The connected clients that report their counters, the busiest first.
     #[serde(default)]
     pub edges: Vec<EdgeRow>,
+    /// Number of clients that report, with those that are not in the list.
+    #[serde(default)]
+    pub edge_clients: usize,
     /// The sum of all clients' reports since the node started.
     #[serde(default)]
     pub edge_totals: EdgeCounts,
@@ -304,6 +307,7 @@ impl Status {
                 .filter(|errors| errors.jobs > 0)
                 .collect(),
             edges: reports.rows(),
+            edge_clients: reports.clients(),
             edge_totals: reports.totals(),
             tenants: tenants.iter().filter_map(TenantRow::of).collect(),
             grants,

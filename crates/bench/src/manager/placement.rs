@@ -269,7 +269,7 @@ pub(super) fn heartbeat(number: usize, fence: u64, applied: u64) -> Result<Heart
     })
 }
 
-/// The use of a node by as many tenants as a record names.
+/// The use of a node by as many tenants as a page shows.
 fn usage() -> Result<Usage, BenchError> {
     let row = |number: usize| Ok((tenant_name(number)?, TenantUsage(20_000 + number as u64, 0)));
     let tenants: Result<_, BenchError> = (0..MAX_ROWS).map(row).collect();

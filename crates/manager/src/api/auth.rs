@@ -18,12 +18,13 @@ use super::Peer;
 use super::problem::{Code, Problem};
 use crate::Manager;
 use crate::model::principal::{Credential, Principal, Role};
+use crate::model::view::Versioned;
 
 /// Bytes of randomness in a token.
 const TOKEN_BYTES: usize = 32;
 
 /// Begin of a token, by which scanners of repositories know it.
-const TOKEN_PREFIX: &str = "mrt_";
+pub(super) const TOKEN_PREFIX: &str = "mrt_";
 
 /// Access rule of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,8 @@ pub(super) enum Access {
 /// The caller of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Caller {
-    /// A user or program with a role.
-    Principal(Principal),
+    /// A user or program with a role, by a record of this revision.
+    Principal(Versioned<Principal>),
     /// A client certificate without a role.
     Certificate(Arc<str>),
     /// Neither.
@@ -50,7 +51,7 @@ pub(super) enum Caller {
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Principal(principal) => write!(f, "{}", principal.name),
+            Self::Principal(principal) => write!(f, "{}", principal.value.name),
             Self::Certificate(identity) => f.write_str(identity),
             Self::Anonymous => f.write_str("-"),
         }
@@ -92,7 +93,7 @@ impl Caller {
             };
             let unknown =
                 || Problem::new(Code::Unauthenticated, "the token is not known, or has expired");
-            return find(manager, known).map(Self::Principal).ok_or_else(unknown);
+            return find(manager, known)?.map(Self::Principal).ok_or_else(unknown);
         }
         let Some(identity) = peer.identity() else {
             return Ok(Self::Anonymous);
@@ -101,10 +102,18 @@ impl Caller {
             Credential::Identity(named) => named.as_str() == &**identity,
             Credential::Token(_) => false,
         };
-        Ok(match find(manager, known) {
+        Ok(match find(manager, known)? {
             Some(principal) => Self::Principal(principal),
             None => Self::Certificate(Arc::clone(identity)),
         })
+    }
+
+    /// The caller, apart from all others: a principal that was removed and made again, or replaced, is another one.
+    pub(super) fn generation(&self) -> String {
+        match self {
+            Self::Principal(principal) => format!("{self} {}", principal.revision),
+            Self::Certificate(_) | Self::Anonymous => self.to_string(),
+        }
     }
 
     /// Checks the right to a request.
@@ -119,7 +128,9 @@ impl Caller {
                 let detail = "send a token (authorization: Bearer …) or a client certificate";
                 return Err(Problem::new(Code::Unauthenticated, detail));
             }
-            (Access::Role(needed), Self::Principal(principal)) => allows(principal.role, needed),
+            (Access::Role(needed), Self::Principal(principal)) => {
+                allows(principal.value.role, needed)
+            }
             (Access::Role(_), Self::Certificate(_)) => false,
         };
         if allowed {
@@ -138,7 +149,7 @@ impl Caller {
     /// The caller is another node.
     pub(super) fn require_node(&self, name: &str) -> Result<(), Problem> {
         match self {
-            Self::Principal(principal) if principal.name.as_str() == name => Ok(()),
+            Self::Principal(principal) if principal.value.name.as_str() == name => Ok(()),
             Self::Principal(_) | Self::Certificate(_) | Self::Anonymous => {
                 let detail =
                     format!("{self} speaks only for the node of that name, not for {name}");
@@ -150,14 +161,30 @@ impl Caller {
 
 /// The principal with this credential, unless it has expired. Every hash is compared, so that the time does not tell
 /// which one fits.
-fn find(manager: &Manager, known: impl Fn(&Credential) -> bool) -> Option<Principal> {
+///
+/// # Errors
+/// The record of an administrator is not what a manager wrote: whoever can write to the store is not to become one.
+fn find(
+    manager: &Manager,
+    known: impl Fn(&Credential) -> bool,
+) -> Result<Option<Versioned<Principal>>, Problem> {
     let now = now_ms();
     let found = manager.view(|view| {
         let fitting =
             view.principals.values().filter(|principal| known(&principal.value.credential));
-        fitting.last().map(|principal| principal.value.clone())
+        fitting.last().cloned()
     });
-    found.filter(|principal| principal.expires_ms.is_none_or(|end| now < end))
+    let found = found.filter(|found| found.value.expires_ms.is_none_or(|end| now < end));
+    if let Some(Versioned { value: Principal { name, role: Role::Admin, .. }, revision }) = &found
+        && !manager.vouches(name, *revision)?
+    {
+        let detail = format!(
+            "the record of administrator {name} was changed outside of the manager: another administrator makes it \
+             anew (millrace token), or a manager is started once with --accept-records"
+        );
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    Ok(found)
 }
 
 /// A new token.

@@ -3,16 +3,16 @@
 
 //! [`Call`]: a request that passed all checks of form, and its [`Reply`].
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::auth::{Caller, role_name};
 use super::problem::{Code, Problem};
@@ -43,17 +43,37 @@ pub(super) struct Reply {
     revision: Option<u64>,
     media_type: &'static str,
     pub(super) body: String,
+    /// Whether the body has a token: it is wiped, and kept for no longer than a repetition needs.
+    pub(super) is_secret: bool,
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.is_secret {
+            self.body.zeroize();
+        }
+    }
 }
 
 impl Reply {
+    const fn new(status: u16, media_type: &'static str, body: String) -> Self {
+        Self { status, revision: None, media_type, body, is_secret: false }
+    }
+
     pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_string(value)
             .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        Ok(Self { status: 200, revision: None, media_type: "application/json", body })
+        Ok(Self::new(200, "application/json", body))
     }
 
     pub(super) fn created(mut self) -> Self {
         self.status = 201;
+        self
+    }
+
+    /// Marks a body that has a token.
+    pub(super) fn secret(mut self, is_secret: bool) -> Self {
+        self.is_secret = is_secret;
         self
     }
 
@@ -63,18 +83,18 @@ impl Reply {
     }
 
     pub(super) fn empty() -> Self {
-        Self { status: 204, revision: None, media_type: "application/json", body: String::new() }
+        Self::new(204, "application/json", String::new())
     }
 
     pub(super) fn text(media_type: &'static str, body: String) -> Self {
-        Self { status: 200, revision: None, media_type, body }
+        Self::new(200, media_type, body)
     }
 }
 
 impl IntoResponse for Reply {
-    fn into_response(self) -> Response {
+    fn into_response(mut self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut answer = (status, self.body).into_response();
+        let mut answer = (status, mem::take(&mut self.body)).into_response();
         let headers = answer.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.media_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -192,6 +212,7 @@ impl Call {
         let Caller::Principal(principal) = &self.caller else {
             return Err(Problem::new(Code::Forbidden, "only a principal changes the pool"));
         };
+        let principal = &principal.value;
         let name = format!("{}:{}", role_name(principal.role), principal.name);
         let actor = Actor { name: &name, role: principal.role };
         Ok(self.api.manager.execute(actor, &command, expected)?)

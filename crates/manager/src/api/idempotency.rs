@@ -19,6 +19,9 @@ use super::problem::{Code, Problem};
 /// Time for which an answer is kept: far longer than a client repeats a request.
 const RETENTION: Duration = Duration::from_secs(600);
 
+/// Time for which an answer with a token is kept: a client that lost an answer repeats its request within seconds.
+const SECRET_RETENTION: Duration = Duration::from_secs(60);
+
 /// Bound on the answers that are kept, the oldest of which give way: seven writes a second over [`RETENTION`].
 const MAX_KEPT: usize = 4096;
 
@@ -35,12 +38,13 @@ struct Memory {
     order: VecDeque<Key>,
 }
 
-/// Caller and key: one caller cannot see another's answers.
+/// Caller with its generation, and key: one caller cannot see the answers of another, nor those of one that had its
+/// name before.
 type Key = (String, String);
 
 #[derive(Clone, Debug)]
 struct Kept {
-    at: Instant,
+    until: Instant,
     /// Digest of method, path and body.
     request: [u8; 32],
     /// `None` while the first request is under way.
@@ -69,7 +73,7 @@ impl Answered {
         let key = (caller.to_owned(), key.to_owned());
         match memory.answers.get(&key) {
             None => {
-                let kept = Kept { at: now, request, reply: None };
+                let kept = Kept { until: now + RETENTION, request, reply: None };
                 memory.answers.insert(key.clone(), kept);
                 memory.order.push_back(key);
                 Ok(None)
@@ -95,22 +99,28 @@ impl Answered {
             // The repetition appends it again: with two places the answer would go when the first is the oldest.
             memory.order.retain(|kept| *kept != key);
         } else if let Some(kept) = memory.answers.get_mut(&key) {
+            if reply.as_ref().is_ok_and(|reply| reply.is_secret) {
+                kept.until = kept.until - RETENTION + SECRET_RETENTION;
+            }
             kept.reply = Some(reply.clone());
         }
+    }
+
+    /// Drops answers whose time is over.
+    pub(super) fn forget(&self, now: Instant) {
+        lock(&self.0).forget(now);
     }
 }
 
 impl Memory {
     /// Drops answers that are too old, and the oldest where there are too many.
     fn forget(&mut self, now: Instant) {
-        while let Some(oldest) = self.order.front() {
-            let kept = self.answers.get(oldest);
-            let old = kept.is_none_or(|kept| now.saturating_duration_since(kept.at) > RETENTION);
-            if !old && self.order.len() < MAX_KEPT {
-                return;
-            }
-            self.answers.remove(oldest);
-            self.order.pop_front();
+        self.answers.retain(|_, kept| kept.until >= now);
+        self.order.retain(|key| self.answers.contains_key(key));
+        while self.order.len() >= MAX_KEPT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.answers.remove(&oldest);
         }
     }
 }
@@ -159,6 +169,26 @@ mod tests {
             answered.begin("a", &format!("after {number}"), [1; 32], now).unwrap();
         }
         assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(Some(reply)));
+    }
+
+    #[test]
+    fn answer_with_a_token_is_kept_for_a_minute_and_others_longer() {
+        let answered = Answered::default();
+        let now = Instant::now();
+        for (key, is_secret) in [("token", true), ("quota", false)] {
+            answered.begin("a", key, [1; 32], now).unwrap();
+            answered.finish("a", key, &Ok(Reply::empty().secret(is_secret)));
+        }
+        let kept = |after| {
+            answered.forget(now + after);
+            let memory = answered.0.lock().unwrap();
+            let mut kept: Vec<String> = memory.answers.keys().map(|(_, key)| key.clone()).collect();
+            kept.sort();
+            kept
+        };
+        assert_eq!(kept(SECRET_RETENTION), ["quota", "token"]);
+        assert_eq!(kept(SECRET_RETENTION + Duration::from_millis(1)), ["quota"]);
+        assert_eq!(kept(RETENTION + Duration::from_millis(1)), [""; 0]);
     }
 
     #[test]

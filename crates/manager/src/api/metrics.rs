@@ -68,7 +68,7 @@ impl ApiMetrics {
         }
     }
 
-    pub(super) fn render(&self, view: &View, overview: &Overview) -> String {
+    pub(super) fn render(&self, view: &View, overview: &Overview, altered: usize) -> String {
         let mut page = Exposition::default();
         page.pool(overview);
         page.nodes(overview);
@@ -78,6 +78,12 @@ impl ApiMetrics {
             "counter",
             "Revision of the store that this manager has seen",
             view.revision as f64,
+        );
+        page.one(
+            "millrace_manager_altered_records",
+            "gauge",
+            "Records and places of the audit log that are not what a manager wrote",
+            altered as f64,
         );
         page.one(
             "millrace_manager_damaged_records",
@@ -149,6 +155,14 @@ impl Exposition {
             let count = nodes.filter(|node| node.state == state).count();
             self.sample(name, &[("state", state.name())], count as f64);
         }
+        let name = "millrace_pool_nodes_silent";
+        let silent = overview.nodes.iter().filter(|node| node.silent).count();
+        self.one(
+            name,
+            "gauge",
+            "Nodes that have missed a heartbeat, before their lease ends",
+            silent as f64,
+        );
         let name = "millrace_pool_node_operations_per_second";
         self.family(name, "gauge", "Operations per second of a node");
         for node in &overview.nodes {
@@ -158,7 +172,15 @@ impl Exposition {
 
     fn tenants(&mut self, view: &View, overview: &Overview) {
         type Figure = fn(&TenantLine) -> f64;
-        let families: [(&str, &str, Figure); 3] = [
+        let families: [(&str, &str, Figure); 5] = [
+            ("millrace_pool_tenant_nodes", "Nodes that are heard and serve a tenant", |row| {
+                row.serving as f64
+            }),
+            (
+                "millrace_pool_tenant_granted_operations_per_second",
+                "Operations per second that the nodes which are heard may serve; 0 means no limit",
+                |row| row.granted_ops,
+            ),
             (
                 "millrace_pool_tenant_quota_operations_per_second",
                 "Quota of a tenant; 0 means no limit",

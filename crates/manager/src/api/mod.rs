@@ -15,12 +15,15 @@
 mod auth;
 mod call;
 #[cfg(test)]
+mod chain_tests;
+#[cfg(test)]
 mod hostile_tests;
 mod idempotency;
 mod keys;
 mod listener;
 mod metrics;
 mod openapi;
+mod pool_events;
 mod pool_overview;
 mod problem;
 mod route;
@@ -70,7 +73,7 @@ pub use problem::{Code, Problem};
 pub use routes::openapi_document;
 pub use views::{
     GrantedNode, HeartbeatReport, Leave, NewToken, NodeView, PrincipalView, QuotaBody,
-    TenantGrants, Token,
+    RecordFindings, TenantGrants, Token,
 };
 
 /// Bound on a body, in bytes: a tenant with 1,024 identities, or the report of a node, has 200 KiB.
@@ -79,6 +82,9 @@ pub const MAX_BODY: usize = 1 << 20;
 /// Bound on requests that are carried out at once: each has one of the 512 threads that the runtime has for blocking
 /// work, while it waits for the store.
 const MAX_AT_ONCE: usize = 64;
+
+/// Interval at which answers are dropped whose time is over.
+const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The API of one manager.
 struct Api {
@@ -140,7 +146,7 @@ impl Api {
     fn new(manager: Manager, hosts: BTreeSet<String>, pool: &str) -> Arc<Self> {
         let state = PoolState::new(manager.clone(), pool);
         let overview = state.publish();
-        Arc::new(Self {
+        let api = Arc::new(Self {
             manager,
             hosts,
             answered: Answered::default(),
@@ -148,7 +154,17 @@ impl Api {
             state,
             overview,
             at_once: Semaphore::new(MAX_AT_ONCE),
-        })
+        });
+        // Also while no request comes: an answer may have a token.
+        let kept = Arc::downgrade(&api);
+        tokio::spawn(async move {
+            while let Some(api) = kept.upgrade() {
+                api.answered.forget(Instant::now());
+                drop(api);
+                sleep(FORGET_INTERVAL).await;
+            }
+        });
+        api
     }
 
     /// Whether a request names this manager, and no foreign page made it.
@@ -283,7 +299,7 @@ async fn answer(
     };
     let work = move || {
         let api = Arc::clone(&call.api);
-        let caller = call.caller.to_string();
+        let caller = call.caller.generation();
         if let Some(key) = &key
             && let Some(earlier) = api.answered.begin(&caller, key, request, Instant::now())?
         {

@@ -6,26 +6,41 @@
 use std::cmp::Reverse;
 
 use millrace_service::overview::{
-    ClientRow, Event, Figures, MAX_ROWS, NodeRow, NodeState, Overview, Scope, TenantLine, Verdict,
+    ClientRow, Event, Figures, Finding, NodeRow, NodeState, Overview, Scope, TenantLine, Totals,
+    Verdict,
 };
 
 use crate::model::node::Usage;
 
-/// An overview of a pool from the use and the reports of its nodes. `nodes` may also have rows for nodes without
-/// either, such as those that are away.
-pub(super) fn of_pool(
-    name: &str,
-    at_ms: u64,
-    nodes: Vec<NodeRow>,
-    usage: &[Usage],
-    reports: &[&Overview],
-    tenants: Vec<TenantLine>,
-    events: Vec<Event>,
-) -> Overview {
+/// What an overview of a pool is made of. `nodes` may also have rows for nodes without use or report, such as those
+/// that are away.
+#[derive(Default)]
+pub(super) struct PoolParts<'a> {
+    pub(super) nodes: Vec<NodeRow>,
+    pub(super) usage: &'a [Usage],
+    pub(super) reports: &'a [&'a Overview],
+    pub(super) tenants: Vec<TenantLine>,
+    pub(super) events: Vec<Event>,
+    /// Number of events, with those that are not in the list.
+    pub(super) all_events: usize,
+    /// Findings that no row shows.
+    pub(super) findings: Vec<Finding>,
+}
+
+/// An overview of a pool with all rows.
+pub(super) fn of_pool(name: &str, at_ms: u64, parts: PoolParts<'_>) -> Overview {
+    let PoolParts { nodes, usage, reports, tenants, events, all_events, findings } = parts;
     let figures = pool_figures(&nodes, usage);
     let mut clients: Vec<ClientRow> = gather(reports, |report| &report.clients);
     clients.sort_by_key(|client| Reverse(client.pooled));
     let keys = gather(reports, |report| &report.keys);
+    let of_nodes = reports.iter().map(|report| report.counted());
+    let totals = of_nodes.fold(Totals::default(), |sum, node| Totals {
+        clients: sum.clients + node.clients,
+        keys: sum.keys + node.keys,
+        broken_keys: sum.broken_keys + node.broken_keys,
+        ..sum
+    });
     let mut overview = Overview {
         scope: Scope::Pool,
         name: name.to_owned(),
@@ -38,15 +53,15 @@ pub(super) fn of_pool(
         tenants,
         keys,
         events,
+        totals: Totals { events: all_events, ..totals },
     };
-    overview.verdict = overview.judge();
+    overview.verdict = overview.judge_with(findings);
     overview
 }
 
-/// The rows of all reports, at most [`MAX_ROWS`].
+/// The rows of all reports.
 fn gather<T: Clone>(reports: &[&Overview], rows: impl Fn(&Overview) -> &Vec<T>) -> Vec<T> {
-    let all = reports.iter().flat_map(|report| rows(report).iter().cloned());
-    all.take(MAX_ROWS).collect()
+    reports.iter().flat_map(|report| rows(report).iter().cloned()).collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates and counts of nodes, below 2^52")]
@@ -85,7 +100,7 @@ mod tests {
             (NodeRow { p99_us: p99 as f64, ..NodeRow::new("a", NodeState::Ready) }, usage)
         };
         let (rows, usage): (Vec<_>, Vec<_>) = [node(300, 100), node(100, 900)].into_iter().unzip();
-        let sum = of_pool("p", 0, rows, &usage, &[], Vec::new(), Vec::new());
+        let sum = of_pool("p", 0, PoolParts { nodes: rows, usage: &usage, ..PoolParts::default() });
         assert!((sum.figures.ops_per_s - 400.0).abs() < 1e-9);
         assert!((sum.figures.p99_us - 900.0).abs() < 1e-9);
         assert!((sum.figures.p50_us - 150.0).abs() < 1e-9);
@@ -94,7 +109,7 @@ mod tests {
     #[test]
     fn node_that_is_away_has_no_part_in_the_tail() {
         let away = NodeRow { p99_us: 900.0, ..NodeRow::new("a", NodeState::Away) };
-        let sum = of_pool("p", 0, vec![away], &[], &[], Vec::new(), Vec::new());
+        let sum = of_pool("p", 0, PoolParts { nodes: vec![away], ..PoolParts::default() });
         assert!(sum.figures.p99_us.abs() < 1e-9);
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ManagerError;
 use crate::model::command::Refusal;
+use crate::store::StoreError;
 
 /// Why the API refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -59,6 +60,8 @@ pub enum Code {
     Capacity,
     /// The store does not answer. Try again.
     Unavailable,
+    /// The store holds what no manager wrote: a record or an entry of the audit log was damaged or changed there.
+    Damaged,
     /// A defect of the manager. Its log has the details.
     Internal,
 }
@@ -78,7 +81,7 @@ impl Code {
             Self::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Damaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -98,6 +101,7 @@ impl Code {
             Self::Misdirected => "for another server",
             Self::Capacity => "not enough capacity",
             Self::Unavailable => "the store does not answer",
+            Self::Damaged => "the store is damaged",
             Self::Internal => "a defect of the manager",
         }
     }
@@ -135,7 +139,11 @@ impl From<ManagerError> for Problem {
             ManagerError::Store(error) if error.may_pass() => {
                 Self::new(Code::Unavailable, error.to_string())
             }
-            ManagerError::Store(_) | ManagerError::Grant(_) | ManagerError::Audit(_) => {
+            ManagerError::Store(StoreError::Damaged(_)) | ManagerError::Audit(_) => {
+                tracing::error!(%error, "the store is damaged");
+                Self::new(Code::Damaged, error.to_string())
+            }
+            ManagerError::Store(_) | ManagerError::Grant(_) => {
                 tracing::error!(%error, "a request failed");
                 Self::new(Code::Internal, error.to_string())
             }
@@ -153,10 +161,11 @@ impl From<Refusal> for Problem {
             | Refusal::TooMany(..) => Code::Conflict,
             Refusal::Changed { .. } => Code::Changed,
             Refusal::Invalid(_) => Code::Invalid,
-            Refusal::Role(_) => Code::Forbidden,
+            Refusal::Role(_) | Refusal::Identities(_) => Code::Forbidden,
             Refusal::Removed(_) => Code::Removed,
             Refusal::Fenced { .. } => Code::Fenced,
-            Refusal::Damaged(_) | Refusal::Schema { .. } => Code::Internal,
+            Refusal::Damaged(_) => Code::Damaged,
+            Refusal::Schema { .. } => Code::Internal,
         };
         Self::new(code, refusal.to_string())
     }

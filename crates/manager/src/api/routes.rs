@@ -3,7 +3,7 @@
 
 //! The table of requests, and the function behind each row.
 
-use millrace_service::overview::{MAX_ROWS, Overview, now_ms};
+use millrace_service::overview::{ClientRow, KeyLine, NodeRow, Overview, TenantLine, now_ms};
 
 use super::auth::{Access, Caller, fresh_token};
 use super::call::{Call, Page, Precondition, Reply};
@@ -12,8 +12,10 @@ use super::openapi;
 use super::problem::{Code, Problem};
 use super::route::{Route, Verb, of, row};
 use super::views::{
-    HeartbeatReport, Leave, NewToken, NodeView, PrincipalView, QuotaBody, TenantGrants, Token,
+    HeartbeatReport, Leave, NewToken, NodeView, PrincipalView, QuotaBody, RecordFindings,
+    TenantGrants, Token,
 };
+use crate::Findings;
 use crate::model::audit::{AuditEntry, AuditHead};
 use crate::model::command::Command;
 use crate::model::holder::{GrantSet, Registered};
@@ -35,6 +37,10 @@ pub(super) const ROUTES: &[Route] = &[
     row(Verb::Get,    "/healthz", Access::Open, healthz, "Whether the manager reaches its store"),
     row(Verb::Get,    "/metrics", VIEWER, metrics, "Metrics in the text format of Prometheus"),
     row(Verb::Get,    "/v1/state", VIEWER, state, "What the page shows").gives(of::<Overview>),
+    row(Verb::Get,    "/v1/state/nodes", VIEWER, state_nodes, "All nodes as the page shows them").gives(of::<Page<NodeRow>>).paged(),
+    row(Verb::Get,    "/v1/state/tenants", VIEWER, state_tenants, "All tenants as the page shows them").gives(of::<Page<TenantLine>>).paged(),
+    row(Verb::Get,    "/v1/state/clients", VIEWER, state_clients, "The clients that nodes report, at most 50 of each").gives(of::<Page<ClientRow>>).paged(),
+    row(Verb::Get,    "/v1/state/keys", VIEWER, state_keys, "The keys that nodes report, at most 50 of each").gives(of::<Page<KeyLine>>).paged(),
     row(Verb::Get,    "/v1/nodes", VIEWER, nodes, "The nodes").gives(of::<Page<NodeView>>).paged(),
     row(Verb::Get,    "/v1/nodes/{node}", VIEWER, node, "A node").gives(of::<NodeView>),
     row(Verb::Delete, "/v1/nodes/{node}", OPERATOR, remove_node, "Remove a node: it loses its slices and keys"),
@@ -61,6 +67,7 @@ pub(super) const ROUTES: &[Route] = &[
     row(Verb::Put,    "/v1/tokens/{principal}", ADMIN, put_principal, "Make or replace a principal; a new token is in the answer, and nowhere else").takes(of::<NewToken>).gives(of::<Token>),
     row(Verb::Delete, "/v1/tokens/{principal}", ADMIN, remove_principal, "Remove a principal"),
     row(Verb::Get,    "/v1/audit", VIEWER, audit, "The audit log, oldest entry first; `after` is a number").gives(of::<Page<AuditEntry>>).paged(),
+    row(Verb::Get,    "/v1/audit/findings", VIEWER, audit_findings, "Records and entries that are not what a manager wrote, compared now").gives(of::<RecordFindings>),
     row(Verb::Get,    "/v1/audit/head", VIEWER, audit_head, "Number and hash of the newest audit entry").gives(of::<AuditHead>),
 ];
 
@@ -79,19 +86,48 @@ fn openapi(_: &Call) -> Result<Reply, Problem> {
 }
 
 fn healthz(call: &Call) -> Result<Reply, Problem> {
-    // The shortest question that only the store can answer.
-    call.api.manager.audit(1, 1)?;
+    call.api.manager.ask_store()?;
     Ok(Reply::text("text/plain", "ready\n".to_owned()))
 }
 
 fn metrics(call: &Call) -> Result<Reply, Problem> {
-    let overview = call.api.state.overview();
-    let text = call.api.manager.view(|view| call.api.metrics.render(view, &overview));
+    let overview = call.api.state.whole();
+    let altered = call.api.manager.findings().count;
+    let text = call.api.manager.view(|view| call.api.metrics.render(view, &overview, altered));
     Ok(Reply::text("text/plain; version=0.0.4", text))
 }
 
 fn state(call: &Call) -> Result<Reply, Problem> {
     Reply::json(&call.api.state.overview())
+}
+
+/// A page of the rows of the overview; `key` sorts them, and no two have the same.
+fn state_page<T: serde::Serialize>(
+    call: &Call,
+    rows: fn(Overview) -> Vec<T>,
+    key: fn(&T) -> String,
+) -> Result<Reply, Problem> {
+    let mut rows = rows(call.api.state.whole());
+    rows.sort_by_cached_key(key);
+    call.page(rows, key)
+}
+
+fn state_nodes(call: &Call) -> Result<Reply, Problem> {
+    state_page(call, |overview| overview.nodes, |row| row.name.clone())
+}
+
+fn state_tenants(call: &Call) -> Result<Reply, Problem> {
+    state_page(call, |overview| overview.tenants, |row| row.name.clone())
+}
+
+fn state_clients(call: &Call) -> Result<Reply, Problem> {
+    let key = |row: &ClientRow| format!("{} {} {}", row.node, row.identity, row.agent);
+    state_page(call, |overview| overview.clients, key)
+}
+
+fn state_keys(call: &Call) -> Result<Reply, Problem> {
+    let key = |row: &KeyLine| format!("{} {} {}", row.node, row.name, row.fingerprint);
+    state_page(call, |overview| overview.keys, key)
 }
 
 fn nodes(call: &Call) -> Result<Reply, Problem> {
@@ -156,7 +192,10 @@ fn heartbeat(call: &Call) -> Result<Reply, Problem> {
     let answer = call.api.manager.heartbeat(&report.heartbeat)?;
     // Only a node with a lease is believed.
     if let Some(overview) = report.overview {
-        call.api.state.take(name, bounded(overview));
+        // A node may be of another version, or defective.
+        let mut overview = overview.shortened();
+        overview.nodes.truncate(1);
+        call.api.state.take(name, overview);
     }
     Reply::json(&answer)
 }
@@ -167,16 +206,6 @@ fn leave(call: &Call) -> Result<Reply, Problem> {
     let Leave { fence } = call.body()?;
     call.api.manager.leave(&name, fence)?;
     Ok(Reply::empty())
-}
-
-/// Cuts the lists of a node's report to their bound: a node may be of another version, or defective.
-fn bounded(mut overview: Overview) -> Overview {
-    overview.nodes.truncate(1);
-    overview.clients.truncate(MAX_ROWS);
-    overview.tenants.truncate(MAX_ROWS);
-    overview.keys.truncate(MAX_ROWS);
-    overview.events.truncate(MAX_ROWS);
-    overview
 }
 
 fn tenants(call: &Call) -> Result<Reply, Problem> {
@@ -248,7 +277,7 @@ fn tenant_grants(call: &Call) -> Result<Reply, Problem> {
 fn own_grants(call: &Call) -> Result<Reply, Problem> {
     let identity = match &call.caller {
         Caller::Certificate(identity) => identity.to_string(),
-        Caller::Principal(principal) => format!("cert:{}", principal.name),
+        Caller::Principal(principal) => format!("cert:{}", principal.value.name),
         Caller::Anonymous => String::new(),
     };
     let found = call.api.manager.view(|view| {
@@ -291,9 +320,10 @@ fn put_principal(call: &Call) -> Result<Reply, Problem> {
     };
     let principal = Principal { name: name.clone(), role: wanted.role, credential, expires_ms };
     let revision = call.change(Command::SetPrincipal(principal))?;
+    let is_secret = token.is_some();
     let made =
         Token { name, role: wanted.role, token: token.map(|token| token.to_string()), expires_ms };
-    Ok(Reply::json(&made)?.at(revision).created())
+    Ok(Reply::json(&made)?.at(revision).created().secret(is_secret))
 }
 
 fn remove_principal(call: &Call) -> Result<Reply, Problem> {
@@ -315,6 +345,11 @@ fn audit(call: &Call) -> Result<Reply, Problem> {
     items.truncate(limit);
     let next = items.last().filter(|_| more).map(|entry| entry.seq.to_string());
     Reply::json(&Page { items, next })
+}
+
+fn audit_findings(call: &Call) -> Result<Reply, Problem> {
+    let Findings { count, texts } = call.api.manager.check_records()?;
+    Reply::json(&RecordFindings { count, texts })
 }
 
 fn audit_head(call: &Call) -> Result<Reply, Problem> {

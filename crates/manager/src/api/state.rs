@@ -6,24 +6,27 @@
 //! The use of nodes and tenants is that of the records, so that each manager shows the same. A node's backends, clients
 //! and keys are in its report alone, which goes to one manager: the page of another one lacks them.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 use millrace_service::overview::{
-    ClassRate, Event, MAX_ROWS, NodeRow, NodeState, Overview, TenantLine, VerdictLevel, now_ms,
+    ClassRate, Event, Finding, MAX_ROWS, NodeRow, NodeState, Overview, TenantLine, VerdictLevel,
+    now_ms,
 };
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::pool_overview::of_pool;
+use super::pool_events::Seen;
+use super::pool_overview::{PoolParts, of_pool};
 use crate::Manager;
 use crate::model::audit::AuditEntry;
 use crate::model::name::{NodeName, TenantName};
-use crate::model::node::{Node, Usage};
+use crate::model::node::{Node, TenantUsage, Usage};
 use crate::model::tenant::Tenant;
 use crate::model::view::View;
 
@@ -41,6 +44,17 @@ struct Inner {
     manager: Manager,
     name: String,
     reports: Mutex<HashMap<NodeName, (Instant, Arc<Overview>)>>,
+    seen: Mutex<Seen>,
+}
+
+/// Rows of the pool at one revision.
+struct Rows {
+    nodes: Vec<NodeRow>,
+    usage: Vec<Usage>,
+    tenants: Vec<TenantLine>,
+    reports: HashMap<NodeName, Arc<Overview>>,
+    /// Number of the newest audit entry.
+    head: u64,
 }
 
 impl fmt::Debug for PoolState {
@@ -51,7 +65,12 @@ impl fmt::Debug for PoolState {
 
 impl PoolState {
     pub(super) fn new(manager: Manager, name: &str) -> Self {
-        Self(Arc::new(Inner { manager, name: name.to_owned(), reports: Mutex::default() }))
+        Self(Arc::new(Inner {
+            manager,
+            name: name.to_owned(),
+            reports: Mutex::default(),
+            seen: Mutex::default(),
+        }))
     }
 
     /// Takes the report of a node.
@@ -60,30 +79,64 @@ impl PoolState {
         reports.insert(node, (Instant::now(), Arc::new(overview)));
     }
 
-    /// The overview of the pool. Reads the newest events from the store.
+    /// The overview of the pool, shortened.
     #[must_use]
     pub(super) fn overview(&self) -> Overview {
-        let (rows, usage, tenants, reports, head) = self.0.manager.view(|view| {
+        self.whole().shortened()
+    }
+
+    /// The overview of the pool with all rows. Reads the newest events from the store.
+    #[must_use]
+    pub(super) fn whole(&self) -> Overview {
+        let Rows { nodes, usage, tenants, reports, head } = self.rows();
+        let list: Vec<&Overview> = reports.values().map(|report| &**report).collect();
+        let (events, all_events) = self.events(head);
+        let parts = PoolParts {
+            nodes,
+            usage: &usage,
+            reports: &list,
+            tenants,
+            events,
+            all_events,
+            findings: self.findings(),
+        };
+        of_pool(&self.0.name, now_ms(), parts)
+    }
+
+    fn rows(&self) -> Rows {
+        self.0.manager.view_with_silent(|view, silent| {
             let reports = self.fresh(view);
             let nodes = || view.nodes.iter().map(|(name, node)| (name, &node.value));
-            let rows: Vec<NodeRow> = nodes()
-                .filter(|(_, node)| !node.removed)
-                .map(|(name, node)| node_row(name, node, reports.get(name)))
-                .collect();
-            let usage: Vec<Usage> = nodes()
-                .filter(|(_, node)| serves(node))
-                .filter_map(|(name, node)| usage(node, reports.get(name)))
-                .collect();
-            let tenants: Vec<TenantLine> = view
-                .tenants
-                .values()
-                .take(MAX_ROWS)
-                .map(|tenant| tenant_row(view, &tenant.value, &usage))
-                .collect();
-            (rows, usage, tenants, reports, view.audit_head.value.seq)
+            let rows = nodes().filter(|(_, node)| !node.removed);
+            let heard = |name: &NodeName, node: &Node| serves(node) && !silent.contains(name);
+            let rows = rows.map(|(name, node)| {
+                let row = node_row(name, node, reports.get(name));
+                let row = NodeRow { silent: serves(node) && silent.contains(name), ..row };
+                if heard(name, node) { row } else { row.unheard() }
+            });
+            let heard = nodes().filter(|(name, node)| heard(name, node));
+            let usage: Vec<Usage> =
+                heard.filter_map(|(name, node)| usage(node, reports.get(name))).collect();
+            let used = used_by(&usage);
+            let tenants = view.tenants.values();
+            let tenants =
+                tenants.map(|tenant| tenant_row(view, &tenant.value, &used, silent)).collect();
+            let head = view.audit_head.value.seq;
+            Rows { nodes: rows.collect(), usage, tenants, reports, head }
+        })
+    }
+
+    /// Findings about the store.
+    fn findings(&self) -> Vec<Finding> {
+        let found = self.0.manager.findings();
+        let first = found.texts.first().map(|text| match found.count {
+            1 => text.clone(),
+            all => format!("{text}, and {} more findings about the records", all - 1),
         });
-        let list: Vec<&Overview> = reports.values().map(|report| &**report).collect();
-        of_pool(&self.0.name, now_ms(), rows, &usage, &list, tenants, self.events(head))
+        let damaged = self.0.manager.view(|view| view.damaged.keys().next().cloned());
+        let damaged = damaged.map(|key| format!("the record {key} of the store is damaged"));
+        let texts = first.into_iter().chain(damaged);
+        texts.map(|text| (VerdictLevel::Critical, text)).collect()
     }
 
     /// The reports that are not stale, of nodes with a lease.
@@ -94,12 +147,31 @@ impl PoolState {
         present.map(|(name, (_, overview))| (name.clone(), Arc::clone(overview))).collect()
     }
 
-    /// The newest entries of the audit log.
-    fn events(&self, head: u64) -> Vec<Event> {
+    /// The newest entries of the audit log and changes of the pool's state, and the number of all.
+    fn events(&self, head: u64) -> (Vec<Event>, usize) {
         let from = head.saturating_sub(MAX_ROWS as u64) + 1;
         // Without its store the manager still shows the nodes.
         let entries = self.0.manager.audit(from, MAX_ROWS).unwrap_or_default();
-        entries.iter().rev().map(event).collect()
+        let mut events: Vec<Event> = entries.iter().map(event).collect();
+        let seen = lock(&self.0.seen);
+        events.extend(seen.events.iter().cloned());
+        events.sort_by_key(|event| Reverse(event.at_ms));
+        (events, usize::try_from(head).unwrap_or(usize::MAX).saturating_add(seen.count))
+    }
+
+    /// Compares the state of the pool with that of the call before, and notes what has changed as events.
+    fn observe(&self) {
+        let Rows { nodes, tenants, .. } = self.rows();
+        let ready = nodes.iter().any(|node| node.state == NodeState::Ready);
+        let of_nodes = nodes.iter().filter_map(|row| Some((row.name.clone(), row.condition()?)));
+        // Without a node no tenant has one: the nodes say so.
+        let of_tenants = tenants.iter().filter(|_| ready);
+        let of_tenants =
+            of_tenants.filter_map(|row| Some((format!("tenant {}", row.name), row.condition()?)));
+        let records = self.0.manager.findings().texts.into_iter();
+        let records = records.map(|text| (text.clone(), (VerdictLevel::Critical, text)));
+        let now: BTreeMap<String, Finding> = of_nodes.chain(of_tenants).chain(records).collect();
+        lock(&self.0.seen).take(now, now_ms());
     }
 
     /// Publishes the overview each second while there is a receiver.
@@ -111,6 +183,8 @@ impl PoolState {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while !send.is_closed() {
                 ticks.tick().await;
+                let observer = state.clone();
+                let _ = spawn_blocking(move || observer.observe()).await;
                 // One receiver is the API's own: without another, no page is open.
                 if send.receiver_count() < 2 && send.borrow().len() > 2 {
                     continue;
@@ -136,16 +210,45 @@ fn usage(node: &Node, report: Option<&Arc<Overview>>) -> Option<Usage> {
     node.load.usage.clone().or_else(|| Some(Usage::of(report?)))
 }
 
-fn tenant_row(view: &View, tenant: &Tenant, usage: &[Usage]) -> TenantLine {
-    let used = || usage.iter().filter_map(|node| node.tenants.get(&tenant.name));
+/// Use of each tenant at all nodes together.
+fn used_by(usage: &[Usage]) -> HashMap<&TenantName, (u64, u64)> {
+    let mut used: HashMap<&TenantName, (u64, u64)> = HashMap::new();
+    for (tenant, TenantUsage(ops, throttled)) in usage.iter().flat_map(|node| &node.tenants) {
+        let sum = used.entry(tenant).or_default();
+        *sum = (sum.0.saturating_add(*ops), sum.1.saturating_add(*throttled));
+    }
+    used
+}
+
+fn tenant_row(
+    view: &View,
+    tenant: &Tenant,
+    used: &HashMap<&TenantName, (u64, u64)>,
+    silent: &BTreeSet<NodeName>,
+) -> TenantLine {
+    let (used_ops, throttled) = used.get(&tenant.name).copied().unwrap_or_default();
+    let ledger = view.ledgers.get(&tenant.name).map(|ledger| &ledger.value);
+    let entries = ledger.into_iter().flat_map(|ledger| &ledger.entries);
+    let live: Vec<_> = entries
+        .filter(|entry| {
+            let node = view.node(&entry.node);
+            node.is_some_and(|node| serves(node) && node.lease.fence == entry.fence)
+        })
+        .collect();
+    let heard = || live.iter().filter(|entry| !silent.contains(&entry.node));
+    let placed = live.iter().filter(|entry| entry.target.is_some());
+    let granted: u128 = heard().map(|entry| u128::from(entry.held.ops.per_second)).sum();
     TenantLine {
         name: tenant.name.to_string(),
         weight: tenant.weight,
         priority: tenant.priority,
         quota_ops: number(tenant.quota.ops.per_second),
-        used_ops: milli(used().map(|used| used.0).sum()),
-        throttled_per_s: milli(used().map(|used| used.1).sum()),
-        nodes: nodes_of(view, &tenant.name),
+        used_ops: milli(used_ops),
+        throttled_per_s: milli(throttled),
+        nodes: placed.map(|entry| entry.node.to_string()).collect(),
+        granted_ops: number(u64::try_from(granted).unwrap_or(u64::MAX)),
+        serving: heard().count(),
+        short: ledger.is_some_and(|ledger| ledger.short),
     }
 }
 
@@ -177,19 +280,10 @@ fn node_row(name: &NodeName, node: &Node, report: Option<&Arc<Overview>>) -> Nod
     }
 }
 
-fn nodes_of(view: &View, tenant: &TenantName) -> Vec<String> {
-    let ledger = view.ledgers.get(tenant);
-    let entries = ledger.into_iter().flat_map(|ledger| &ledger.value.entries);
-    let served = entries.filter(|entry| entry.target.is_some());
-    let mut names: Vec<String> = served.map(|entry| entry.node.to_string()).collect();
-    names.dedup();
-    names
-}
-
 fn event(entry: &AuditEntry) -> Event {
     Event {
         at_ms: entry.time_ms,
-        level: VerdictLevel::Good,
+        level: if entry.is_damaged() { VerdictLevel::Critical } else { VerdictLevel::Good },
         origin: entry.actor.clone(),
         text: format!("{} {}", entry.action, entry.subject),
     }

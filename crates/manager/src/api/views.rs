@@ -121,6 +121,15 @@ pub struct GrantedNode {
     pub slice: Quota,
 }
 
+/// What of the records and of the audit log is not what a manager wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordFindings {
+    /// Number of records and places of the log.
+    pub count: usize,
+    /// The first of them, a sentence each.
+    pub texts: Vec<String>,
+}
+
 /// A principal that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -149,7 +149,7 @@ impl Worker {
                 health: health_of(&overview),
                 keys: lock(&self.node_keys).versions(),
             },
-            overview: Some(overview),
+            overview: Some(overview.shortened()),
         };
         let answer: Result<GrantSet, _> = self.node.client.write(
             Write::Post,

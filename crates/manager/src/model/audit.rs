@@ -12,6 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::store::StoreEntry;
+
 /// Separates these hashes from all others.
 const DOMAIN: &[u8] = b"millrace audit v1\0";
 
@@ -118,8 +120,18 @@ pub enum AuditError {
     #[error("entry {0} of the audit log does not continue the one before")]
     Broken(u64),
     /// The entry was changed.
-    #[error("entry {0} of the audit log was changed after it was written")]
+    #[error("entry {0} of the audit log was changed after it was written, outside of the manager")]
     Changed(u64),
+    /// The entry cannot be read.
+    #[error(
+        "entry {seq} of the audit log is damaged: it was changed in the store, outside of the manager ({reason})"
+    )]
+    Damaged {
+        /// Number of the entry.
+        seq: u64,
+        /// What is wrong with its form.
+        reason: String,
+    },
     /// The log ends before its head.
     #[error("the audit log ends with entry {found}, and its head says {expected}")]
     Cut {
@@ -130,7 +142,48 @@ pub enum AuditError {
     },
 }
 
+/// Action of an entry that stands for one that cannot be read. No change has this name.
+const DAMAGED: &str = "damaged";
+
 impl AuditEntry {
+    /// The entry under a key of the store.
+    ///
+    /// # Errors
+    /// [`AuditError::Damaged`].
+    pub fn read(stored: &StoreEntry) -> Result<Self, AuditError> {
+        let number = stored.key.rsplit('/').next().and_then(|number| number.parse().ok());
+        let seq = number.unwrap_or_default();
+        let damaged = |reason: String| AuditError::Damaged { seq, reason };
+        let entry: Self =
+            serde_json::from_slice(&stored.value).map_err(|error| damaged(error.to_string()))?;
+        if entry.seq == seq {
+            Ok(entry)
+        } else {
+            Err(damaged(format!("it says that it is entry {}", entry.seq)))
+        }
+    }
+
+    /// Stands for an entry that cannot be read, so that a listing goes on behind it. It breaks the chain.
+    #[must_use]
+    pub fn damaged(seq: u64, reason: String) -> Self {
+        Self {
+            seq,
+            time_ms: 0,
+            actor: "-".to_owned(),
+            action: DAMAGED.to_owned(),
+            subject: "outside of the manager".to_owned(),
+            detail: Value::String(reason),
+            previous: AuditHash::START,
+            hash: AuditHash::START,
+        }
+    }
+
+    /// Whether it stands for one that cannot be read.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.action == DAMAGED
+    }
+
     /// The entry after `head`.
     #[must_use]
     pub fn after(
@@ -200,6 +253,10 @@ impl AuditVerifier {
         let expected = self.0.seq + 1;
         if entry.seq != expected {
             return Err(AuditError::Missing { expected, found: entry.seq });
+        }
+        if entry.is_damaged() {
+            let reason = entry.detail.as_str().unwrap_or_default().to_owned();
+            return Err(AuditError::Damaged { seq: entry.seq, reason });
         }
         if entry.previous != self.0.hash {
             return Err(AuditError::Broken(entry.seq));

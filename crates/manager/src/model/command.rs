@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::name::{KeyName, NodeName, PrincipalName, TenantName};
 use super::principal::{Principal, Role};
 use super::tenant::{Placement, Quota, Tenant};
+use super::view::Table;
 
 /// An administrative change. Each is one transaction of the store and one entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -74,7 +75,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Least role that may execute the command.
+    /// Least role that may execute the command, whatever the records are. One that changes the identities of a tenant
+    /// needs more: see [`Core::required_role`](super::core::Core::required_role).
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {
@@ -157,6 +159,19 @@ impl Command {
     }
 }
 
+/// The table whose record a change of the audit log wrote, if it is one that an administrator alone writes.
+#[must_use]
+pub fn table_of(action: &str) -> Option<Table> {
+    match action {
+        "tenant-create" | "tenant-set" | "quota-set" | "grant" | "tenant-remove" => {
+            Some(Table::Tenant)
+        }
+        "principal-set" | "principal-remove" => Some(Table::Principal),
+        "key-set" | "key-remove" => Some(Table::Key),
+        _ => None,
+    }
+}
+
 /// The kinds of records that a command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
@@ -214,6 +229,12 @@ pub enum Refusal {
     /// The caller's role does not suffice.
     #[error("this needs the role {0:?}")]
     Role(Role),
+    /// The caller's role does not suffice to say who may use a tenant's keys.
+    #[error(
+        "the identities of tenant {0} may use its keys: only an administrator adds or removes them, by whatever \
+         command (millrace tenant set {0} --add-identity, --remove-identity)"
+    )]
+    Identities(TenantName),
     /// The node's lease is closed, or another process of the node has registered: register again.
     #[error("fence {given} is over (the lease has {current}): register again")]
     Fenced {

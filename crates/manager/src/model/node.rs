@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_service::overview::{self, Figures, NodeState, Overview};
 use millrace_service::rates::JobClass;
+use millrace_service::tenants::MAX_NODE_TENANTS;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -154,9 +155,9 @@ impl Usage {
         usage
     }
 
-    /// Leaves out tenants above the bound of an overview: a node may be defective.
+    /// Leaves out tenants above the bound of a node: it may be defective. With all of them, a record has 90 KiB.
     pub fn bound(&mut self) {
-        while self.tenants.len() > overview::MAX_ROWS {
+        while self.tenants.len() > MAX_NODE_TENANTS {
             self.tenants.pop_last();
         }
     }

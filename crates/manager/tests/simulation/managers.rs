@@ -136,6 +136,7 @@ impl Simulation {
             let to = if self.random.percent(50) { revision } else { u64::MAX };
             self.pull(m, to);
         }
+        let local = self.managers[m].clock.at(self.now);
         let core = &self.managers[m].core;
         let answer = match &message {
             Message::Register(_) => lease.map(Answer::Registered),
@@ -156,7 +157,7 @@ impl Simulation {
                     grants,
                     lacking: keys.iter().filter(lacks).cloned().collect(),
                     keys,
-                    next: core.next_heartbeat(&heartbeat.node, heartbeat.fence),
+                    next: core.next_heartbeat(&heartbeat.node, heartbeat.fence, local),
                 })
             }
         };

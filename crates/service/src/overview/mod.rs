@@ -27,8 +27,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenants::Priority;
 pub use sampler::OverviewSampler;
+pub use verdict::Finding;
 
-/// Bound on each list of one node's overview: what fits a screen, and 1,000 nodes take 20 MiB of the manager.
+/// Bound on each list of a [shortened](Overview::shortened) overview: what fits a screen, and 1,000 nodes take 20 MiB of
+/// the manager.
 pub const MAX_ROWS: usize = 50;
 
 /// The state of a node or of a pool, as the page shows it.
@@ -60,6 +62,59 @@ pub struct Overview {
     /// The latest events, newest first.
     #[serde(default)]
     pub events: Vec<Event>,
+    /// Numbers of rows that there are, where the lists have only the first.
+    #[serde(default)]
+    pub totals: Totals,
+}
+
+/// Numbers of rows of an overview, with those that its lists leave out; 0 from versions that do not count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Totals {
+    /// Clients that report.
+    pub clients: usize,
+    /// Tenants.
+    pub tenants: usize,
+    /// Keys and certificates.
+    pub keys: usize,
+    /// Keys that cannot be used.
+    pub broken_keys: usize,
+    /// Events, of an unlimited past.
+    pub events: usize,
+}
+
+impl Overview {
+    /// The overview with lists of at most [`MAX_ROWS`] rows, and their [totals](Totals): those with a finding come first.
+    /// The verdict stays that of all rows. The list of nodes is whole.
+    #[must_use]
+    pub fn shortened(mut self) -> Self {
+        self.totals = self.counted();
+        if self.tenants.len() > MAX_ROWS {
+            self.tenants.sort_by_key(|row| row.condition().is_none());
+        }
+        if self.keys.len() > MAX_ROWS {
+            self.keys.sort_by_key(|row| (row.problem.is_empty(), row.expires.unwrap_or(i64::MAX)));
+        }
+        self.clients.truncate(MAX_ROWS);
+        self.tenants.truncate(MAX_ROWS);
+        self.keys.truncate(MAX_ROWS);
+        self.events.truncate(MAX_ROWS);
+        self
+    }
+
+    /// Numbers of rows, at least those of the lists.
+    #[must_use]
+    pub fn counted(&self) -> Totals {
+        let broken = self.keys.iter().filter(|key| !key.problem.is_empty()).count();
+        let Totals { clients, tenants, keys, broken_keys, events } = self.totals;
+        Totals {
+            clients: clients.max(self.clients.len()),
+            tenants: tenants.max(self.tenants.len()),
+            keys: keys.max(self.keys.len()),
+            broken_keys: broken_keys.max(broken),
+            events: events.max(self.events.len()),
+        }
+    }
 }
 
 /// The extent of an overview.
@@ -208,6 +263,9 @@ pub struct NodeRow {
     pub busy: Option<f64>,
     /// Backends of the node, in order of preference.
     pub backends: Vec<BackendLine>,
+    /// Whether it has missed its heartbeat, and its lease has not ended yet.
+    #[serde(default)]
+    pub silent: bool,
 }
 
 impl NodeRow {
@@ -227,6 +285,27 @@ impl NodeRow {
             capacity: Vec::new(),
             busy: None,
             backends: Vec::new(),
+            silent: false,
+        }
+    }
+
+    /// The row of a node of which nothing is heard: what it did last is not what it does.
+    #[must_use]
+    pub fn unheard(self) -> Self {
+        let Self { name, state, version, zone, capacity, backends, silent, .. } = self;
+        let backends = backends.into_iter().map(|row| BackendLine {
+            ops_per_s: 0.0,
+            share: 0.0,
+            service_us: None,
+            ..row
+        });
+        Self {
+            version,
+            zone,
+            capacity,
+            backends: backends.collect(),
+            silent,
+            ..Self::new(name, state)
         }
     }
 }
@@ -296,6 +375,15 @@ pub struct TenantLine {
     pub throttled_per_s: f64,
     /// The nodes that it is placed on.
     pub nodes: Vec<String>,
+    /// Operations per second that the nodes which are heard may serve of the quota; 0 without a limit.
+    #[serde(default)]
+    pub granted_ops: f64,
+    /// Number of nodes that are heard and serve it.
+    #[serde(default)]
+    pub serving: usize,
+    /// Whether its nodes have not the capacity for its quota.
+    #[serde(default)]
+    pub short: bool,
 }
 
 /// A key or a certificate.

@@ -11,8 +11,8 @@ use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot};
 use millrace_operation::{BackendKind, OperationKind};
 
 use super::{
-    BackendLine, BackendState, ClassRate, ClientRow, Figures, KeyLine, MAX_ROWS, NodeRow,
-    NodeState, Overview, Scope, TenantLine, Verdict, now_ms,
+    BackendLine, BackendState, ClassRate, ClientRow, Figures, KeyLine, NodeRow, NodeState,
+    Overview, Scope, TenantLine, Totals, Verdict, now_ms,
 };
 use crate::Service;
 use crate::client_reports::{EdgeCounts, ErrorRow};
@@ -94,6 +94,7 @@ impl OverviewSampler {
             capacity: self.capacity.clone(),
             busy: window.busy(&self.capacity),
             backends: window.backends(&status),
+            silent: false,
         };
         let mut overview = Overview {
             scope: Scope::Node,
@@ -114,6 +115,7 @@ impl OverviewSampler {
             tenants: self.tenant_lines(&status, elapsed.as_secs_f64()),
             keys: self.keys.clone(),
             events: Vec::new(),
+            totals: Totals { clients: status.edge_clients, ..Totals::default() },
             nodes: vec![node],
         };
         overview.verdict = overview.judge();
@@ -135,9 +137,12 @@ impl OverviewSampler {
                 used_ops: rate(now.0.saturating_sub(before.0), seconds),
                 throttled_per_s: rate(now.1.saturating_sub(before.1), seconds),
                 nodes: vec![status.node.clone()],
+                granted_ops: quota(row),
+                serving: 1,
+                short: false,
             }
         };
-        let lines = status.tenants.iter().take(MAX_ROWS).map(line).collect();
+        let lines = status.tenants.iter().map(line).collect();
         self.tenants = status.tenants.iter().map(|row| (row.tenant.clone(), counts(row))).collect();
         lines
     }
@@ -315,11 +320,11 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
         expires: Some(own.expires),
         problem: String::new(),
     });
-    certificate.into_iter().chain(keys).take(MAX_ROWS).collect()
+    certificate.into_iter().chain(keys).collect()
 }
 
 fn client_rows(status: &Status) -> Vec<ClientRow> {
-    let rows = status.edges.iter().take(MAX_ROWS).map(|edge| {
+    let rows = status.edges.iter().map(|edge| {
         let counts = &edge.counts;
         let most = counts.fallbacks.iter().max_by_key(|reason| reason.jobs);
         ClientRow {

@@ -3,7 +3,9 @@
 
 //! The verdict: the worst findings of an overview in one sentence.
 
-use super::{BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel};
+use super::{
+    BackendState, KeyLine, NodeRow, NodeState, Overview, Scope, TenantLine, Verdict, VerdictLevel,
+};
 
 /// Share of fallbacks from which on the verdict is a warning.
 const FALLBACK_WARNING: f64 = 0.01;
@@ -18,13 +20,52 @@ const CAPACITY_WARNING: f64 = 0.1;
 const EXPIRY_WARNING_DAYS: i64 = 7;
 
 /// One sentence for the verdict.
-type Finding = (VerdictLevel, String);
+pub type Finding = (VerdictLevel, String);
+
+impl TenantLine {
+    /// What a pool's tenant lacks. Its quota may be used up: that is another finding.
+    #[must_use]
+    pub fn condition(&self) -> Option<Finding> {
+        let Self { name, serving, granted_ops, quota_ops, short, .. } = self;
+        if *serving == 0 {
+            return Some((VerdictLevel::Critical, format!("no node serves tenant {name}")));
+        }
+        let below = *quota_ops > 0.0 && granted_ops + 0.5 < *quota_ops;
+        let text = if below {
+            format!("tenant {name} is granted {granted_ops:.0} of {quota_ops:.0} per second")
+        } else {
+            format!("the nodes of tenant {name} have not the capacity for its quota")
+        };
+        (below || *short).then_some((VerdictLevel::Warning, text))
+    }
+}
+
+impl NodeRow {
+    /// What is wrong with a pool's node: nothing is heard of it.
+    #[must_use]
+    pub fn condition(&self) -> Option<Finding> {
+        match self.state {
+            NodeState::Away => Some((VerdictLevel::Warning, format!("node {} is away", self.name))),
+            NodeState::Ready | NodeState::Draining if self.silent => {
+                Some((VerdictLevel::Warning, format!("node {} is silent", self.name)))
+            }
+            NodeState::Ready | NodeState::Draining | NodeState::Removed => None,
+        }
+    }
+}
 
 impl Overview {
     /// The verdict by the rules that the alerts of `deploy/prometheus` have, too.
     #[must_use]
     pub fn judge(&self) -> Verdict {
-        let mut findings = self.findings_of_nodes();
+        self.judge_with(Vec::new())
+    }
+
+    /// The verdict with findings that no row shows.
+    #[must_use]
+    pub fn judge_with(&self, mut findings: Vec<Finding>) -> Verdict {
+        findings.extend(self.findings_of_nodes());
+        findings.extend(self.findings_of_tenants());
         findings.extend(self.findings_of_load());
         findings.extend(self.findings_of_parts());
         findings.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
@@ -59,6 +100,32 @@ impl Overview {
                 let text = format!("{} {verb} {state}", list(&rows));
                 findings.push((VerdictLevel::Warning, text));
             }
+        }
+        let silent = self.nodes.iter().filter(|node| node.silent && node.condition().is_some());
+        let silent = silent.filter(|node| node.state != NodeState::Away);
+        let silent: Vec<&str> = silent.map(|node| node.name.as_str()).collect();
+        if !silent.is_empty() {
+            let verb = if silent.len() == 1 { "is" } else { "are" };
+            findings.push((VerdictLevel::Warning, format!("{} {verb} silent", list(&silent))));
+        }
+        findings
+    }
+
+    /// Findings about tenants of a pool that lack nodes or capacity. Without nodes, that alone is said.
+    fn findings_of_tenants(&self) -> Vec<Finding> {
+        if self.scope == Scope::Node || self.nodes_in(NodeState::Ready).is_empty() {
+            return Vec::new();
+        }
+        let with = |level| {
+            let rows = self.tenants.iter().filter_map(TenantLine::condition);
+            rows.filter(move |(found, _)| *found == level)
+        };
+        let mut findings = Vec::new();
+        for level in [VerdictLevel::Critical, VerdictLevel::Warning] {
+            findings.extend(with(level).next().map(|(level, text)| match with(level).count() {
+                1 => (level, text),
+                all => (level, format!("{text} (and {} more tenants likewise)", all - 1)),
+            }));
         }
         findings
     }
@@ -104,7 +171,7 @@ impl Overview {
             let out = node.backends.iter().filter(|row| row.state == BackendState::Quarantined);
             texts.extend(out.map(|row| format!("{} of {} is quarantined", row.backend, node.name)));
         }
-        let broken = self.keys.iter().filter(|key| !key.problem.is_empty()).count();
+        let broken = self.counted().broken_keys;
         if broken > 0 {
             texts.push(format!("{broken} keys cannot be used"));
         }
@@ -129,7 +196,7 @@ fn list(names: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Figures, NodeRow};
+    use super::super::{Figures, Totals};
     use super::*;
 
     fn pool(nodes: Vec<NodeRow>) -> Overview {
@@ -145,6 +212,7 @@ mod tests {
             tenants: Vec::new(),
             keys: Vec::new(),
             events: Vec::new(),
+            totals: Totals::default(),
         };
         overview.verdict = overview.judge();
         overview

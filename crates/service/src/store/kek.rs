@@ -24,6 +24,9 @@ use super::format::{FINGERPRINT_LEN, NONCE_LEN, TAG_LEN};
 /// Length of a key-encryption key: AES-256.
 pub const KEK_LEN: usize = 32;
 
+/// Length of a proof by [`KeySealer::authenticate`](super::KeySealer::authenticate): HMAC-SHA256.
+pub const MAC_LEN: usize = 32;
+
 /// Name of the systemd credential.
 pub const CREDENTIAL_NAME: &str = "millrace-kek";
 
@@ -107,6 +110,8 @@ pub enum KekError {
 /// A loaded key-encryption key.
 pub(crate) struct Kek {
     key: LessSafeKey,
+    /// Authenticates what is not encrypted: derived from the key-encryption key.
+    authentication: hmac::Key,
     fingerprint: [u8; FINGERPRINT_LEN],
 }
 
@@ -172,6 +177,18 @@ impl Kek {
         Ok((nonce, buffer.to_vec()))
     }
 
+    /// HMAC-SHA256 over the parts, each after its length in 8 bytes.
+    pub(crate) fn authenticate(&self, parts: &[&[u8]]) -> [u8; MAC_LEN] {
+        let mut context = hmac::Context::with_key(&self.authentication);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut mac = [0; MAC_LEN];
+        mac.copy_from_slice(context.sign().as_ref());
+        mac
+    }
+
     pub(crate) fn open(
         &self,
         aad: &[u8],
@@ -213,17 +230,23 @@ impl Kek {
     }
 
     fn from_bytes(bytes: &[u8; KEK_LEN]) -> Self {
-        let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), FINGERPRINT_LABEL);
+        let derivation = hmac::Key::new(hmac::HMAC_SHA256, bytes);
+        let mac = hmac::sign(&derivation, FINGERPRINT_LABEL);
+        let derived = hmac::sign(&derivation, AUTHENTICATION_LABEL);
+        let authentication = hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref());
         let mut fingerprint = [0; FINGERPRINT_LEN];
         fingerprint.copy_from_slice(&mac.as_ref()[..FINGERPRINT_LEN]);
         let key =
             UnboundKey::new(&AES_256_GCM, bytes).expect("a key of 32 bytes is right for AES-256");
-        Self { key: LessSafeKey::new(key), fingerprint }
+        Self { key: LessSafeKey::new(key), authentication, fingerprint }
     }
 }
 
 /// Authenticated data from which the fingerprint of a key-encryption key is computed.
 const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
+
+/// Label of the key that authenticates what is not encrypted.
+const AUTHENTICATION_LABEL: &[u8] = b"millrace authentication of records 1";
 
 /// Mode bits that give access to others than the owner.
 const FILE_EXPOSED: u32 = 0o077;

@@ -56,7 +56,7 @@ pub use format::{
     FINGERPRINT_LEN, FormatError, KeyFile, MAX_FILE_LEN, MAX_IDENTITIES, MAX_IDENTITY_LEN,
     MAX_NAME_LEN, MAX_SPKI_LEN, Metadata, NONCE_LEN, parse, valid_identity, valid_name,
 };
-pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekId, KekSource};
+pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekId, KekSource, MAC_LEN};
 pub use sealed::{KeySealer, OpenError};
 
 /// Bound on the keys of one store. Each key takes memory in every backend, and the node scans the directory

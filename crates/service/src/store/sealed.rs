@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::error::StoreError;
 use super::format::{self, KeyFile, Metadata, parse, split};
-use super::kek::{Kek, KekError, KekId, KekSource};
+use super::kek::{Kek, KekError, KekId, KekSource, MAC_LEN};
 use crate::policy::KeyPolicy;
 
 /// Seals keys under one key-encryption key, and opens them.
@@ -42,6 +42,13 @@ impl KeySealer {
     #[must_use]
     pub fn id(&self) -> KekId {
         self.0.id()
+    }
+
+    /// Proof that a holder of the key-encryption key has seen `parts`: HMAC-SHA256 under a key derived from it. The
+    /// first part names the use, so that a proof of one counts for no other.
+    #[must_use]
+    pub fn authenticate(&self, parts: &[&[u8]]) -> [u8; MAC_LEN] {
+        self.0.authenticate(parts)
     }
 
     /// The bytes of a key file with this key.

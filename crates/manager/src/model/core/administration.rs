@@ -3,12 +3,15 @@
 
 //! Administrative changes: each is one transaction with its entry in the audit log.
 
+use std::collections::BTreeSet;
+
 use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, check_limit, check_problems, json};
 use crate::model::audit::{AuditEntry, MAX_DETAIL_LEN};
 use crate::model::command::{Command, RecordKind, Refusal};
 use crate::model::keys::{MAX_POOL_KEYS, PoolKey};
 use crate::model::name::{NodeName, TenantName};
 use crate::model::node::Node;
+use crate::model::principal::Role;
 use crate::model::tenant::Tenant;
 use crate::model::view::{AUDIT_HEAD, Table, Versioned, audit_key};
 use crate::store::Transaction;
@@ -22,9 +25,7 @@ impl Core {
         if_match: Option<u64>,
         time_ms: u64,
     ) -> Result<Transaction, Refusal> {
-        if actor.role > command.role() {
-            return Err(Refusal::Role(command.role()));
-        }
+        self.check_role(actor.role, command)?;
         let mut transaction = self.transaction()?;
         self.change(command, if_match, &mut transaction)?;
         let head = &self.view.audit_head;
@@ -46,6 +47,53 @@ impl Core {
         transaction.put(AUDIT_HEAD, json(&entry.head()));
         transaction.put(audit_key(entry.seq), json(&entry));
         Ok(transaction)
+    }
+
+    /// Least role that may execute a command on the present records. The identities of a tenant may use its keys, at
+    /// the nodes also keys that the manager does not know: whoever changes them, or the tenant that they belong to
+    /// by the longest pattern, gives a right to use a key. That is the administrator's, by whatever command.
+    #[must_use]
+    pub fn required_role(&self, command: &Command) -> Role {
+        if self.changes_identities(command) { Role::Admin } else { command.role() }
+    }
+
+    fn changes_identities(&self, command: &Command) -> bool {
+        let present = |name: &TenantName| {
+            let tenant = self.view.tenants.get(name);
+            tenant.map(|tenant| &tenant.value.identities).filter(|all| !all.is_empty())
+        };
+        match command {
+            Command::CreateTenant(tenant) => !tenant.identities.is_empty(),
+            Command::SetTenant(tenant) => {
+                present(&tenant.name).unwrap_or(&BTreeSet::new()) != &tenant.identities
+            }
+            Command::RemoveTenant { tenant } => present(tenant).is_some(),
+            Command::SetQuota { .. }
+            | Command::Place { .. }
+            | Command::DrainNode { .. }
+            | Command::RemoveNode { .. }
+            | Command::ReadmitNode { .. }
+            | Command::SetPrincipal(_)
+            | Command::RemovePrincipal { .. }
+            | Command::SetKey(_)
+            | Command::RemoveKey { .. } => false,
+        }
+    }
+
+    fn check_role(&self, role: Role, command: &Command) -> Result<(), Refusal> {
+        if role > command.role() {
+            return Err(Refusal::Role(command.role()));
+        }
+        match command {
+            Command::CreateTenant(Tenant { name, .. })
+            | Command::SetTenant(Tenant { name, .. })
+            | Command::RemoveTenant { tenant: name }
+                if role > self.required_role(command) =>
+            {
+                Err(Refusal::Identities(name.clone()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Adds the checks and writes of a command to a transaction.
@@ -249,7 +297,7 @@ mod tests {
 
     use super::*;
     use crate::model::core::LeaseTimes;
-    use crate::model::principal::{Credential, Principal, Role};
+    use crate::model::principal::{Credential, Principal};
     use crate::model::view::{SCHEMA_VERSION, Schema};
     use crate::store::Snapshot;
 

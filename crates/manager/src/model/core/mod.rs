@@ -26,6 +26,8 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use millrace_service::overview::NodeState;
+
 use super::balance::Balance;
 use super::command::{RecordKind, Refusal};
 use super::name::{NodeName, TenantName};
@@ -68,6 +70,12 @@ impl LeaseTimes {
         self.ttl / 3
     }
 
+    /// Time without a heartbeat after which a node counts as silent, for people: half as long again as between two.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.heartbeat() * 3 / 2
+    }
+
     fn life(&self) -> Duration {
         self.ttl + self.allowance
     }
@@ -75,6 +83,12 @@ impl LeaseTimes {
 
 /// Time between two heartbeats of a node at which something is about to change.
 pub const FAST_HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// Time for which nodes beat fast after the lease of one has ended: they are to hear of the slices that they get.
+const HURRY: Duration = Duration::from_secs(5);
+
+/// Time between two heartbeats of each node in that time. A pool of 1,000 nodes makes 1,000 writes a second then.
+const HURRIED_HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The state of one manager.
 #[derive(Debug)]
@@ -85,6 +99,8 @@ pub struct Core {
     unchanged_since: BTreeMap<NodeName, (u64, Instant)>,
     /// Tenants whose ledger may need a change.
     needs_plan: BTreeSet<TenantName>,
+    /// Those of them that lost the last node that served them: they are planned before the others.
+    starving: BTreeSet<TenantName>,
     /// Tenants whose quota is not divided as they ask.
     unsettled: BTreeSet<TenantName>,
     /// Tenants that fewer nodes serve than they ask for.
@@ -94,6 +110,8 @@ pub struct Core {
     /// Tenants that need another look at a time.
     timers: BTreeMap<TenantName, Instant>,
     endings: Endings,
+    /// Time until which nodes beat fast, because the lease of one has ended.
+    hurry_until: Option<Instant>,
     /// Time until which no slice is raised, after the store was restored from a backup.
     frozen_until: Option<Instant>,
     store_away: bool,
@@ -130,11 +148,13 @@ impl Core {
             times,
             unchanged_since: unchanged_since.collect(),
             needs_plan: view.tenants.keys().chain(view.ledgers.keys()).cloned().collect(),
+            starving: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             underserved: BTreeSet::new(),
             room: RoomSearch::default(),
             timers: BTreeMap::new(),
             endings: Endings::default(),
+            hurry_until: None,
             frozen_until: None,
             store_away: false,
             balance: Balance::default(),
@@ -160,6 +180,7 @@ impl Core {
         let endings = std::mem::take(&mut self.endings);
         *self = Self {
             endings,
+            hurry_until: self.hurry_until,
             frozen_until: self.frozen_until,
             store_away: self.store_away,
             balance: std::mem::take(&mut self.balance),
@@ -195,6 +216,13 @@ impl Core {
         self.unchanged_since.insert(name.clone(), (revision, now));
         let tenants = || self.view.tenants_of.get(name).into_iter().flatten();
         if moved {
+            if self.view.node(name).is_some_and(|node| node.state() == NodeState::Away) {
+                self.hurry_until = Some(now + HURRY);
+                let starving: Vec<TenantName> =
+                    tenants().filter(|tenant| !self.is_served(tenant)).cloned().collect();
+                self.starving.extend(starving);
+            }
+            let tenants = || self.view.tenants_of.get(name).into_iter().flatten();
             self.needs_plan.extend(tenants().cloned());
             self.needs_plan.append(&mut self.unsettled);
             self.needs_plan.append(&mut self.underserved);

@@ -4,12 +4,12 @@
 //! Requests of nodes: leases, heartbeats, grants.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_service::grant::Grant;
 
-use super::{Core, FAST_HEARTBEAT, MAX_NODES, check_limit, check_problems};
+use super::{Core, FAST_HEARTBEAT, HURRIED_HEARTBEAT, MAX_NODES, check_limit, check_problems};
 use crate::model::command::{RecordKind, Refusal};
 use crate::model::keys::PoolKey;
 use crate::model::name::{NodeName, TenantName};
@@ -190,9 +190,11 @@ impl Core {
         .collect()
     }
 
-    /// Delay until the node sends its next heartbeat, given the revision that it will have applied.
+    /// Delay until the node sends its next heartbeat, given the revision that it will have applied. It is short where
+    /// something changes at the node, and where the lease of another ends: its tenants are to have other nodes as soon
+    /// as that is safe, and a node hears of its slices when it asks.
     #[must_use]
-    pub fn next_heartbeat(&self, name: &NodeName, fence: u64) -> Duration {
+    pub fn next_heartbeat(&self, name: &NodeName, fence: u64, now: Instant) -> Duration {
         let tenants = self.view.tenants_of.get(name).into_iter().flatten();
         let mut changing = tenants.filter_map(|tenant| {
             let ledger = self.view.ledgers.get(tenant)?;
@@ -201,10 +203,16 @@ impl Core {
             let waits = entry.is_falling() || !entry.is_replaced(applied, ledger.revision);
             waits.then_some(())
         });
-        match changing.next() {
-            Some(()) => FAST_HEARTBEAT,
-            None => self.times.heartbeat(),
+        if changing.next().is_some() {
+            return FAST_HEARTBEAT;
         }
+        let usual = self.times.heartbeat();
+        if self.hurry_until.is_some_and(|until| now < until) {
+            return usual.min(HURRIED_HEARTBEAT);
+        }
+        // Just after that end, and not much later.
+        let ending = self.next_ending(now).map(|left| left + FAST_HEARTBEAT);
+        ending.map_or(usual, |ending| usual.min(ending))
     }
 }
 

@@ -3,7 +3,8 @@
 
 //! Work of a manager without a request: it closes the leases of silent nodes and divides quotas.
 
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use super::{Core, json};
 use crate::model::name::{NodeName, TenantName};
@@ -53,13 +54,50 @@ impl Core {
             return None;
         }
         self.search_room(now);
-        while let Some(tenant) = self.needs_plan.pop_first() {
+        while let Some(tenant) = self.pop_planned() {
             if let Some(transaction) = self.replan(&tenant, None, now) {
                 return Some(transaction);
             }
         }
         let (node, tenants) = self.balance.due(&self.view, now)?;
         tenants.iter().find_map(|tenant| self.replan(tenant, Some(&node), now))
+    }
+
+    /// The next tenant to plan: first one that no node serves, so that what room there is keeps every tenant served
+    /// before any slice grows.
+    fn pop_planned(&mut self) -> Option<TenantName> {
+        self.starving.pop_first().or_else(|| self.needs_plan.pop_first())
+    }
+
+    /// Whether a node under a lease serves a tenant, or is to.
+    pub(super) fn is_served(&self, tenant: &TenantName) -> bool {
+        let entries = self.view.ledgers.get(tenant).map(|ledger| &ledger.value.entries);
+        entries.into_iter().flatten().any(|entry| {
+            let lease = self.view.node(&entry.node).map(|node| &node.lease);
+            lease.is_some_and(|lease| lease.open && lease.fence == entry.fence)
+        })
+    }
+
+    /// Nodes under a lease of which this manager has heard nothing for longer than a heartbeat takes, in order.
+    #[must_use]
+    pub fn silent(&self, now: Instant) -> BTreeSet<NodeName> {
+        let most = self.times.silence();
+        let quiet = self.unchanged_since.iter().filter(|(_, (_, since))| {
+            !self.store_away && now.saturating_duration_since(*since) > most
+        });
+        let silent = quiet.filter(|(name, (revision, _))| {
+            self.view.nodes.get(*name).is_some_and(|node| {
+                node.revision == *revision && node.value.lease.open && !node.value.removed
+            })
+        });
+        silent.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Time until the lease of a silent node ends, if one is about to.
+    pub(super) fn next_ending(&self, now: Instant) -> Option<Duration> {
+        let silent = self.silent(now);
+        let since = silent.iter().filter_map(|name| Some(self.unchanged_since.get(name)?.1));
+        since.map(|since| (since + self.times.life()).saturating_duration_since(now)).min()
     }
 
     /// Has some tenants planned again that may find room now, a few at a time.
