@@ -90,6 +90,7 @@ pub(crate) fn to_exit_error(error: ClientError) -> Error {
             | Code::Misdirected
             | Code::Capacity
             | Code::Unavailable
+            | Code::Damaged
             | Code::Internal => Failure::Failed,
         },
         ClientError::Access(_) => Failure::Usage,

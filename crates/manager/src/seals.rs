@@ -414,7 +414,8 @@ impl Seals {
             Ok(()) if state.verified != (AuditHead { seq: head.seq, hash: head.hash }) => {
                 look.places.push(AuditError::Changed(head.seq).to_string());
             }
-            Ok(()) => self.write_note(Some(head)),
+            Ok(()) if note.is_none_or(|note| note.seq <= head.seq) => self.write_note(Some(head)),
+            Ok(()) => {}
             Err(broken) => look.places.push(broken.to_string()),
         }
         // What follows was written by managers that know no seals, or by none.

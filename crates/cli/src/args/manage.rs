@@ -97,6 +97,12 @@ pub(crate) struct ManagerArgs {
     /// Import them again with `millrace pool key import --replace`.
     #[arg(long, hide_short_help = true)]
     pub(crate) new_kek: bool,
+    /// Take the pool's records as they are, although they were changed outside of the manager
+    ///
+    /// `millrace audit --verify` and the page name such records. Look at each of
+    /// them first: an administrator may have been added.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) accept_records: bool,
     /// Log level (error, warn, info, debug, trace), or a filter per module [default: info]
     #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,

@@ -47,7 +47,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     if after.status.operations.is_empty() {
         eprintln!("no operations yet");
     }
-    let Status { choices: chosen, edges: clients, .. } = &after.status;
+    let Status { choices: chosen, edges: clients, edge_clients, .. } = &after.status;
+    if clients.len() < *edge_clients {
+        let shown = clients.len();
+        eprintln!("{shown} of {edge_clients} clients that report are shown, the busiest");
+    }
     let tables = [
         table(&before, &after),
         devices(&before, &after),

@@ -54,6 +54,7 @@ impl InsideManager {
             state: Some(state.to_owned()),
             grant_lifetime: args.grant_lifetime,
             new_kek: false,
+            accept_records: false,
             log: None,
         })?;
         let access = state.join("node/access");

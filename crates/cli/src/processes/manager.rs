@@ -9,6 +9,7 @@
 //!    manager.crt .key    the API's certificate, new at each start, each day and on SIGHUP
 //!    grant.key           signs grants
 //!    pool.kek            the key-encryption key of the pool's private keys
+//!    audit-head          the newest entry of the audit log that this manager has seen
 //!    access              the administrator's token, made with an empty store
 //! ```
 
@@ -82,7 +83,8 @@ impl Running {
         let times = LeaseTimes { ttl: args.grant_lifetime, ..LeaseTimes::default() };
         let kek = folder.join("pool.kek");
         let vault = Vault::open(&kek, Arc::clone(&store), args.new_kek, backends::check_key)
-            .or_fail(Failure::Usage, || "opening the pool's keys".to_owned())?;
+            .or_fail(Failure::Usage, || "opening the pool's keys".to_owned())?
+            .accepting_records(args.accept_records);
         let keys = GrantKeys::default();
         let manager = Manager::start_with_vault(store, signer, &keys, times, Some(vault))
             .context("opening the pool's records")?;

@@ -278,6 +278,13 @@ fn token_does_what_its_role_allows_and_nothing_else() {
     run(&viewer, &["tenant", "create", "acme"]).failed(1, &["has not the role operator"]);
     run(&operator, &["tenant", "create", "acme"]).done();
     run(&operator, &["token", "list"]).failed(1, &["has not the role admin"]);
+    // Who belongs to a tenant may use its keys.
+    let only = ["the identities of tenant acme may use its keys", "only an administrator"];
+    run(&operator, &["tenant", "set", "acme", "--add-identity", "cert:x"]).failed(1, &only);
+    run(&operator, &["tenant", "set", "acme", "--ops", "5"]).done();
+    pool.run(&["tenant", "set", "acme", "--add-identity", "cert:x"]).done();
+    run(&operator, &["tenant", "set", "acme", "--remove-identity", "cert:x"]).failed(1, &only);
+    run(&operator, &["tenant", "remove", "acme"]).failed(1, &only);
     run(&node, &["tenant", "list"]).failed(1, &["has not the role viewer"]);
     // A removed token is refused at once.
     pool.run(&["token", "remove", "viewer"]).done();

@@ -61,15 +61,15 @@ fn pem(secret: &str) -> String {
 
 type Records = BTreeMap<String, Vec<u8>>;
 
-struct Pool {
+pub(super) struct Pool {
     runtime: Runtime,
-    api: Arc<Api>,
-    store: Arc<MemoryStore>,
+    pub(super) api: Arc<Api>,
+    pub(super) store: Arc<MemoryStore>,
     _folder: tempfile::TempDir,
 }
 
 impl Pool {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(MemoryStore::new());
         let (signer, _) = GrantSigner::generate().unwrap();
@@ -109,14 +109,27 @@ impl Pool {
     }
 
     fn call(&self, caller: &str, call: &ChainCall) -> Result<Reply, Problem> {
-        let route = &ROUTES[call.route];
+        self.send(caller, &ROUTES[call.route], call.segment, &call.body, None)
+    }
+
+    /// Sends a request with the certificate of `caller`.
+    pub(super) fn send(
+        &self,
+        caller: &str,
+        route: &'static Route,
+        segment: Option<&str>,
+        body: &Value,
+        idempotency_key: Option<&str>,
+    ) -> Result<Reply, Problem> {
         let sent = Request::builder()
             .method(format!("{:?}", route.method).to_uppercase().as_str())
             .uri("/x")
             .header(header::CONTENT_TYPE, "application/json");
-        let sent = sent.body(Body::from(call.body.to_string())).unwrap();
+        let sent =
+            idempotency_key.into_iter().fold(sent, |sent, key| sent.header("idempotency-key", key));
+        let sent = sent.body(Body::from(body.to_string())).unwrap();
         let peer = Peer::of(Some(caller));
-        let path = call.segment.iter().map(|text| (*text).to_owned()).collect();
+        let path = segment.iter().map(|text| (*text).to_owned()).collect();
         self.runtime.block_on(answer(&self.api, route, &peer, path, sent))
     }
 
@@ -328,6 +341,39 @@ fn walk(pool: &Pool, caller: &str, depth: usize) -> Walk {
     walk.states = seen.len();
     pool.restore(&start);
     walk
+}
+
+/// The rows of the table of calls in the guide: each role with the calls of which it is the least.
+fn table_of_calls() -> Vec<String> {
+    let rows = [
+        (Access::Open, "everyone"),
+        (Access::Authenticated, "any certificate or token"),
+        (Access::Role(Role::Viewer), "`viewer`"),
+        (Access::Role(Role::Operator), "`operator`"),
+        (Access::Role(Role::Admin), "`admin`"),
+        (Access::Role(Role::Node), "`node`"),
+    ];
+    let rows = rows.into_iter().map(|(access, role)| {
+        let calls = ROUTES.iter().filter(|row| row.access == access);
+        let mut calls: Vec<String> = calls
+            .map(|row| format!("`{} {}`", format!("{:?}", row.method).to_uppercase(), row.path))
+            .collect();
+        if access == Access::Role(Role::Viewer) {
+            calls.push("`GET /v1/events`".to_owned());
+        }
+        format!("| {role} | {} |", calls.join(", "))
+    });
+    rows.collect()
+}
+
+#[test]
+fn table_of_roles_in_the_guide_has_every_call() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/pool.md");
+    let guide = std::fs::read_to_string(path).unwrap();
+    let lines: BTreeSet<&str> = guide.lines().collect();
+    for row in table_of_calls() {
+        assert!(lines.contains(&*row), "docs/guide/pool.md lacks the row\n{row}");
+    }
 }
 
 #[test]

@@ -25,6 +25,8 @@ mod metrics;
 mod openapi;
 mod pool_events;
 mod pool_overview;
+#[cfg(test)]
+mod principal_tests;
 mod problem;
 mod route;
 mod routes;

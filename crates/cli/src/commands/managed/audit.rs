@@ -5,12 +5,15 @@
 //! vouch for itself.
 
 use anyhow::{Context, Result};
+use millrace_manager::api::{Code, RecordFindings};
+use millrace_manager::client::ManagerClient;
 use millrace_manager::model::audit::{AuditEntry, AuditHead, AuditVerifier};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::print_list;
 use crate::args::AuditArgs;
+use crate::exit::{Failure, fail};
 use crate::manager_access::{client, to_exit_error};
 use crate::output::{self, Table};
 
@@ -27,6 +30,7 @@ pub(crate) fn run(args: &AuditArgs) -> Result<()> {
             verifier.take(entry).context("the audit log is not whole")?;
         }
         verifier.finish(&head).context("the audit log is not whole")?;
+        require_own_records(&client)?;
         return output::print(&format!(
             "{} entries, whole; the last has the hash {}\n",
             head.seq, head.hash
@@ -44,6 +48,29 @@ pub(crate) fn run(args: &AuditArgs) -> Result<()> {
         ("of", &|entry| entry.subject.clone()),
     ]);
     table.print()
+}
+
+/// Asks the manager for records that no manager wrote: only it has the key of their seals.
+fn require_own_records(client: &ManagerClient) -> Result<()> {
+    let found: RecordFindings = match client.get("/v1/audit/findings") {
+        // A manager of an earlier version, whose records have no seals.
+        Err(error) if error.problem().is_some_and(|problem| problem.code == Code::NotFound) => {
+            return Ok(());
+        }
+        found => found.map_err(to_exit_error)?,
+    };
+    if found.count == 0 {
+        return Ok(());
+    }
+    for text in &found.texts {
+        eprintln!("{text}");
+    }
+    let message = format!(
+        "the audit log is whole, and {} findings say that records are not what a manager wrote: look at each, write it \
+         anew, or start a manager once with --accept-records",
+        found.count
+    );
+    Err(fail(Failure::Failed, message))
 }
 
 fn moment(ms: u64) -> String {

@@ -4,7 +4,9 @@
 //! `millrace pool`: the page of the pool, as text.
 
 use anyhow::Result;
-use millrace_service::overview::{BackendState, NodeRow, Overview};
+use millrace_manager::client::ManagerClient;
+use millrace_service::overview::{BackendState, NodeRow, Overview, TenantLine, Totals};
+use serde::de::DeserializeOwned;
 
 use super::pool_key;
 use crate::args::{ListArgs, PoolCommand};
@@ -20,7 +22,9 @@ pub(crate) fn run(command: &PoolCommand) -> Result<()> {
 }
 
 fn status(args: &ListArgs) -> Result<()> {
-    let overview: Overview = client(&args.access)?.get("/v1/state").map_err(to_exit_error)?;
+    let client = client(&args.access)?;
+    let mut overview: Overview = client.get("/v1/state").map_err(to_exit_error)?;
+    complete(&client, &mut overview)?;
     if args.json.json {
         return output::print_json(&overview);
     }
@@ -46,17 +50,51 @@ fn status(args: &ListArgs) -> Result<()> {
     tenants(&overview).print()
 }
 
+/// Fills the lists that the manager shortens, and says which rows it has not: a node reports its first keys and clients.
+fn complete(client: &ManagerClient, overview: &mut Overview) -> Result<()> {
+    let Totals { tenants, clients, keys, .. } = overview.counted();
+    fill(client, "tenants", tenants, &mut overview.tenants)?;
+    fill(client, "clients", clients, &mut overview.clients)?;
+    fill(client, "keys", keys, &mut overview.keys)?;
+    let rest = [
+        ("tenants", overview.tenants.len(), tenants, "millrace tenant list"),
+        ("clients", overview.clients.len(), clients, "millrace status, at the nodes,"),
+        ("keys", overview.keys.len(), keys, "millrace key list, at the nodes,"),
+    ];
+    for (what, shown, all, where_all) in rest.into_iter().filter(|(_, shown, all, _)| shown < all) {
+        eprintln!("{shown} of {all} {what} shown: {where_all} has all");
+    }
+    Ok(())
+}
+
+/// Reads all rows of a list, if the overview lacks some.
+fn fill<T: DeserializeOwned>(
+    client: &ManagerClient,
+    list: &str,
+    total: usize,
+    rows: &mut Vec<T>,
+) -> Result<()> {
+    if rows.len() < total {
+        *rows = client.list(&format!("/v1/state/{list}?limit=1000")).map_err(to_exit_error)?;
+    }
+    Ok(())
+}
+
 /// The backends of a node that compute.
 fn ready(node: &NodeRow) -> String {
     let ready = node.backends.iter().filter(|row| row.state == BackendState::Ready);
     joined(ready.map(|row| &row.backend), "")
 }
 
+fn state(node: &NodeRow) -> String {
+    if node.silent { format!("{}, silent", node.state) } else { node.state.to_string() }
+}
+
 #[rustfmt::skip]
 fn nodes(overview: &Overview) -> Table {
     Table::of(&overview.nodes, &[
         ("node", &|node| node.name.clone()),
-        ("state", &|node| node.state.to_string()),
+        ("state", &|node| state(node)),
         ("zone", &|node| node.zone.clone()),
         (">ops/s", &|node| format!("{:.0}", node.ops_per_s)),
         (">p99", &|node| format!("{:.0} µs", node.p99_us)),
@@ -73,10 +111,26 @@ fn tenants(overview: &Overview) -> Table {
         (">weight", &|tenant| tenant.weight.to_string()),
         ("priority", &|tenant| tenant.priority.name().to_owned()),
         (">quota", &|tenant| quota(tenant.quota_ops)),
+        (">granted", &|tenant| granted(tenant)),
         (">used", &|tenant| format!("{:.0}", tenant.used_ops)),
         (">throttled", &|tenant| format!("{:.0}", tenant.throttled_per_s)),
-        ("nodes", &|tenant| joined(&tenant.nodes, "")),
+        ("nodes", &|tenant| served(tenant)),
     ])
+}
+
+/// What the nodes may serve of a quota.
+fn granted(tenant: &TenantLine) -> String {
+    if tenant.quota_ops == 0.0 { "-".to_owned() } else { format!("{:.0}", tenant.granted_ops) }
+}
+
+/// The nodes of a tenant, and whether they are heard.
+fn served(tenant: &TenantLine) -> String {
+    let names = joined(&tenant.nodes, "");
+    match (tenant.serving, tenant.nodes.is_empty()) {
+        (0, true) => "no node".to_owned(),
+        (0, false) => format!("{names} (not heard)"),
+        _ => names,
+    }
 }
 
 /// Operations per second, or the word for no limit.
