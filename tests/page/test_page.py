@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -176,6 +177,56 @@ def check_pool(browser, pool, token):
     assert set(page) <= set(browser.requests)
 
 
+def check_selection_stays(browser, pool):
+    """A text that is selected stays so while figures arrive, and a row that changes is the same row."""
+    browser.value("""(() => {
+      const cell = document.querySelector('#tenants tbody th');
+      getSelection().selectAllChildren(cell);
+      window.cell = cell;
+      window.arrived = 0;
+      const before = show;
+      show = state => { window.arrived += 1; before(state); };
+      return true;
+    })()""")
+    pool.run("tenant", "set", "acme", "--ops", "6543")
+    browser.wait("the new quota", "document.getElementById('tenants').innerText.includes('6,543')")
+    browser.wait("further states", "window.arrived >= 3")
+    assert browser.value("getSelection().toString()") == browser.value("window.cell.textContent") != ""
+    assert browser.value("window.cell.isConnected"), "the row was made anew"
+    # Many rows cost what changes in them, not what there is.
+    times = browser.value("""(() => {
+      const state = structuredClone(latest);
+      const row = state.tenants[0];
+      state.tenants = [...Array(1000).keys()].map(n => ({ ...row, name: 'tenant-' + n }));
+      show(structuredClone(state));
+      const made = document.querySelectorAll('#tenants tbody tr')[500];
+      state.tenants[500].used_ops = 4711;
+      const changes = [];
+      const observer = new MutationObserver(found => changes.push(...found));
+      observer.observe(document.getElementById('tenants'), { childList: true, characterData: true, subtree: true });
+      show(structuredClone(state));
+      changes.push(...observer.takeRecords());
+      observer.disconnect();
+      return { changes: changes.length, same: made === document.querySelectorAll('#tenants tbody tr')[500],
+        text: made.innerText };
+    })()""")
+    assert times["same"] and "4,711" in times["text"], times
+    assert times["changes"] <= 12, times
+
+
+def check_long_list(browser, pool):
+    """A list that is longer than a screen says so, and has all rows when asked."""
+    for number in range(51):
+        pool.run("tenant", "create", f"many-{number:02}", "--ops", "1")
+    browser.wait("the number of all", "document.getElementById('rest-tenants').innerText.includes('50 of 53 shown')")
+    assert len(names(browser, "tenants")) == 50
+    browser.value("document.querySelector('#rest-tenants button').click(); true")
+    browser.wait("all rows", "document.querySelectorAll('#tenants tbody tr').length === 53")
+    assert "53 of 53 shown" in browser.value("document.getElementById('rest-tenants').innerText")
+    assert len(json.loads(pool.run("pool", "status", "--json"))["tenants"]) == 53
+    assert sum("many-" in line for line in pool.run("pool", "status").splitlines()) == 51
+
+
 def check_names_stay_text(browser):
     """A name that is markup, in the document that the page shows."""
     browser.value("""(() => {
@@ -211,6 +262,23 @@ def check_lost(browser, pool):
     pool.close()
     browser.wait("that the data is old", "document.getElementById('age').textContent.includes('the connection is lost')")
     assert browser.value("document.getElementById('verdict').dataset.level") == "unknown"
+    verdict = browser.value("document.getElementById('verdict').textContent")
+    assert re.match(r"As of [0-9:]{8} UTC, node gone: ", verdict), verdict
+
+
+def check_lost_manager(browser, pool, token):
+    """The verdict of a pool is not shown as if it were true when the manager has gone."""
+    browser.open(f"https://127.0.0.1:{pool.port}/")
+    browser.wait("the pool", "!document.getElementById('main').hidden")
+    os.kill(pool.process.pid, signal.SIGSTOP)
+    try:
+        browser.wait("that the manager is silent", "document.getElementById('verdict').textContent.includes('manager gone')")
+        verdict = browser.value("document.getElementById('verdict').textContent")
+        assert re.match(r"As of [0-9:]{8} UTC, manager gone: ", verdict) and "✔" not in verdict, verdict
+    finally:
+        os.kill(pool.process.pid, signal.SIGCONT)
+    browser.wait("the pool again", "document.getElementById('verdict').dataset.level !== 'unknown'")
+    assert token not in browser.value("document.body.innerText")
 
 
 def main():
@@ -219,13 +287,16 @@ def main():
     pool = Pool(millrace)
     browser = None
     try:
-        pool.run("tenant", "create", "acme", "--ops", "900", "--weight", "2", "--identity", "cert:acme-*")
-        pool.run("tenant", "create", "batch", "--ops", "300", "--priority", "low", "--identity", "cert:batch-*")
+        pool.run("tenant", "create", "acme", "--ops", "90", "--weight", "2", "--identity", "cert:acme-*")
+        pool.run("tenant", "create", "batch", "--ops", "30", "--priority", "low", "--identity", "cert:batch-*")
         token = json.loads(pool.run("token", "create", "browser", "--role", "viewer", "--json"))["token"]
         browser = Browser(program)
         steps = [
             ("the page of a pool", lambda: check_pool(browser, pool, token)),
+            ("a selection and many rows", lambda: check_selection_stays(browser, pool)),
+            ("a long list", lambda: check_long_list(browser, pool)),
             ("names stay text", lambda: check_names_stay_text(browser)),
+            ("a manager that hangs", lambda: check_lost_manager(browser, pool, token)),
             ("the page of a node", lambda: check_node(browser, pool)),
             ("a server that has gone", lambda: check_lost(browser, pool)),
         ]
