@@ -292,7 +292,7 @@ impl Manager {
         let core = self.0.core();
         let node = &heartbeat.node;
         let fence = heartbeat.fence;
-        let grants = core.grants(node, fence, heartbeat.clock_ms)?;
+        let (grants, elsewhere) = core.grants(node, fence, heartbeat.clock_ms)?;
         let wanted = core.keys(node, fence);
         let keys = wanted.iter().map(|key| (key.name.clone(), key.version)).collect();
         let lacking: Vec<PoolKey> = wanted
@@ -324,6 +324,7 @@ impl Manager {
             ttl_ms: millis(ttl),
             next_ms: millis(next),
             grants: grants.map_err(|error| ManagerError::Grant(error.to_string()))?,
+            elsewhere,
             keys,
             sealed_keys,
         })

@@ -20,7 +20,7 @@ use millrace_manager::store::{
 use millrace_manager::{Manager, ManagerError};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::rates::Rate;
-use millrace_service::tenants::MAX_NODE_TENANTS;
+use millrace_service::tenants::{IdentityPattern, MAX_NODE_TENANTS};
 use millrace_testkit::wait;
 
 const ADMIN: Actor<'_> = Actor { name: "admin:test", role: Role::Admin };
@@ -122,6 +122,34 @@ fn quota_is_divided_and_moves_when_a_node_is_drained() {
     assert_eq!(one.verify_audit().unwrap().seq, 2);
     one.stop();
     two.stop();
+}
+
+#[test]
+fn identity_of_a_tenant_on_another_node_is_not_left_to_a_wider_pattern() {
+    let store = Arc::new(MemoryStore::new());
+    let manager = manager(&store);
+    let fences = ["a", "b"].map(|name| {
+        let fence = manager.register(&registration(name, 1)).unwrap().lease.fence;
+        (name, fence)
+    });
+    let mut wide = tenant("wide", 100);
+    wide.identities = ["cert:*"].map(|text| text.parse().unwrap()).into();
+    let mut narrow = tenant("narrow", 100);
+    narrow.identities = ["cert:gw-1", "cert:gw-x-*"].map(|text| text.parse().unwrap()).into();
+    narrow.placement.nodes = ["a".parse().unwrap()].into();
+    for tenant in [wide, narrow] {
+        manager.execute(ADMIN, &Command::CreateTenant(tenant), None).unwrap();
+    }
+    for (node, fence) in fences {
+        let both = node == "a";
+        let set = beat_until(&manager, node, fence, |set| {
+            ops(set, "wide") > 0 && both == (ops(set, "narrow") > 0)
+        });
+        let elsewhere: Vec<&str> = set.elsewhere.iter().map(IdentityPattern::as_str).collect();
+        let expected: &[&str] = if both { &[] } else { &["cert:gw-1", "cert:gw-x-*"] };
+        assert_eq!(elsewhere, expected, "{node}");
+    }
+    manager.stop();
 }
 
 #[test]

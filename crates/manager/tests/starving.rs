@@ -124,7 +124,7 @@ impl Pool {
         };
         let transaction = self.core.heartbeat(&heartbeat, 0).unwrap();
         self.commit(&transaction);
-        let grants = self.core.grants(&node, fence, 1).unwrap();
+        let grants = self.core.grants(&node, fence, 1).unwrap().0;
         let next = self.core.next_heartbeat(&node, fence, self.now);
         let set = VerifiedSet { fence, revision: self.core.view().revision, next, grants };
         self.serves[at] = set.grants.iter().map(|grant| grant.tenant.clone()).collect();

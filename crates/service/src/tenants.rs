@@ -7,6 +7,7 @@
 //! An identity without a tenant is a tenant of its own, without a name. Its weight and quota are those of its own entry
 //! in the settings, and its priority is [`Priority::Normal`].
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
@@ -97,6 +98,12 @@ impl IdentityPattern {
      that ends in *"
 )]
 pub struct NoPattern(pub String);
+
+impl Borrow<str> for IdentityPattern {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
 
 impl FromStr for IdentityPattern {
     type Err = NoPattern;
@@ -264,9 +271,10 @@ pub(crate) struct Directory {
     node: String,
     /// Whether an identity without a tenant is refused.
     closed: bool,
-    exact: HashMap<String, Arc<Terms>>,
-    /// Terms by the text before the `*`, the longest first.
-    prefixes: Vec<(String, Arc<Terms>)>,
+    /// Terms by identity; `None` for one that belongs to a tenant which this node does not serve.
+    exact: HashMap<String, Option<Arc<Terms>>>,
+    /// The same by the text before the `*`, the longest first.
+    prefixes: Vec<(String, Option<Arc<Terms>>)>,
     tenants: BTreeMap<Arc<str>, Arc<Terms>>,
 }
 
@@ -288,20 +296,29 @@ impl Directory {
     /// Adds a tenant. Of two tenants with the same pattern the first one keeps it.
     pub(crate) fn add(&mut self, terms: Terms, identities: &BTreeSet<IdentityPattern>) {
         let terms = Arc::new(terms);
+        self.map(identities, Some(&terms));
+        self.tenants.insert(Arc::clone(&terms.party), terms);
+    }
+
+    /// Notes identities of tenants that this node does not serve: no shorter pattern gives them to another tenant.
+    pub(crate) fn exclude(&mut self, identities: &BTreeSet<IdentityPattern>) {
+        self.map(identities, None);
+    }
+
+    fn map(&mut self, identities: &BTreeSet<IdentityPattern>, terms: Option<&Arc<Terms>>) {
         for pattern in identities {
             match pattern.as_str().strip_suffix('*') {
                 None => {
                     let exact = self.exact.entry(pattern.as_str().to_owned());
-                    exact.or_insert_with(|| Arc::clone(&terms));
+                    exact.or_insert_with(|| terms.cloned());
                 }
                 Some(prefix) => {
                     let place =
                         self.prefixes.partition_point(|(known, _)| known.len() >= prefix.len());
-                    self.prefixes.insert(place, (prefix.to_owned(), Arc::clone(&terms)));
+                    self.prefixes.insert(place, (prefix.to_owned(), terms.cloned()));
                 }
             }
         }
-        self.tenants.insert(Arc::clone(&terms.party), terms);
     }
 
     /// Whether an identity without a tenant is refused.
@@ -321,14 +338,15 @@ impl Directory {
 
     /// The terms of the tenant that an identity belongs to.
     pub(crate) fn tenant_of(&self, identity: &str) -> Option<&Arc<Terms>> {
-        self.by_pattern(identity).or_else(|| {
+        let found = self.by_pattern(identity).or_else(|| {
             // In a pool the same user id names different users on different hosts.
             let local = identity.starts_with("uid:");
             local.then(|| self.by_pattern(&format!("{identity}@{}", self.node))).flatten()
-        })
+        });
+        found?.as_ref()
     }
 
-    fn by_pattern(&self, identity: &str) -> Option<&Arc<Terms>> {
+    fn by_pattern(&self, identity: &str) -> Option<&Option<Arc<Terms>>> {
         self.exact.get(identity).or_else(|| {
             let mut prefixes = self.prefixes.iter();
             prefixes.find(|(prefix, _)| identity.starts_with(prefix)).map(|(_, terms)| terms)
@@ -398,6 +416,18 @@ mod tests {
         }
         let elsewhere = Directory::of_settings("there", &settings.tenant);
         assert_eq!(&*settings.terms("uid:33", &elsewhere).unwrap().party, "uid:33");
+    }
+
+    #[test]
+    fn identity_of_a_tenant_that_is_served_elsewhere_belongs_to_no_other() {
+        let settings = settings(&[("all", &["cert:*"]), ("gateways", &["cert:gw-*"])]);
+        let mut directory = Directory::of_settings("here", &settings.tenant);
+        let elsewhere = ["cert:gw-1", "cert:x-*"].map(|text| text.parse().unwrap());
+        directory.exclude(&elsewhere.into());
+        let party = |identity: &str| directory.tenant_of(identity).map(|terms| &*terms.party);
+        assert_eq!((party("cert:gw-1"), party("cert:x-7")), (None, None));
+        assert_eq!(party("cert:gw-2"), Some("tenant:gateways"));
+        assert_eq!(party("cert:y"), Some("tenant:all"));
     }
 
     #[test]

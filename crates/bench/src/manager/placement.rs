@@ -191,7 +191,7 @@ impl SimulatedPool {
         let heartbeat = heartbeat(number, fence, self.core.view().revision)?;
         let transaction = self.core.heartbeat(&heartbeat, 0).map_err(refused)?;
         self.commit(&transaction)?;
-        let grants = self.core.grants(&heartbeat.node, fence, 0).map_err(refused)?;
+        let (grants, _) = self.core.grants(&heartbeat.node, fence, 0).map_err(refused)?;
         for grant in grants {
             signer.sign(grant).map_err(|error| setup(&error))?;
         }

@@ -173,6 +173,8 @@ pub(crate) struct TenantSetArgs {
     #[command(flatten)]
     pub(crate) values: TenantValues,
     /// Identity to add; repeatable
+    ///
+    /// The identities of a tenant may use its keys: only an administrator changes them.
     #[arg(long, value_name = "IDENTITY")]
     pub(crate) add_identity: Vec<IdentityPattern>,
     /// Identity to take away; repeatable

@@ -179,7 +179,7 @@ impl Worker {
         self.holder.check(&verified, sent, now)?;
         lock(&self.node_keys).install(set);
         let answer = GrantAnswer { fence: set.fence, sent, now, wall: SystemTime::now() };
-        self.service.apply_grants(&set.grants, answer)?;
+        self.service.apply_grants_beside(&set.grants, &set.elsewhere, answer)?;
         self.holder.apply(verified, sent, now)?;
         lock(&self.node_keys).reconcile(&set.keys);
         if self.service.settings().revision != before {

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use millrace_service::enforcement::OnExpiry;
 use millrace_service::grant::{Grant, GrantError, GrantKey, GrantKeys, SignedGrant};
+use millrace_service::tenants::IdentityPattern;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,11 @@ pub struct GrantSet {
     /// The grants. A tenant without one is no longer served.
     #[schemars(with = "Vec<String>")]
     pub grants: Vec<SignedGrant>,
+    /// Identities of tenants without a grant that patterns in the grants cover: the longest pattern decides over the
+    /// whole pool, so they belong to no tenant of this node.
+    #[serde(default)]
+    #[schemars(with = "BTreeSet<String>")]
+    pub elsewhere: BTreeSet<IdentityPattern>,
     /// All keys that the node is to have, with their versions; it deletes others that it got from the manager.
     pub keys: Vec<(KeyName, u64)>,
     /// Keys that it does not have yet, sealed to its public key, in base64.

@@ -19,6 +19,7 @@
 //! written until an operator has repaired it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use millrace_service::tenants::IdentityPattern;
 use serde::de::DeserializeOwned;
@@ -215,6 +216,22 @@ impl View {
         let tenants = self.tenants_of.get(node).into_iter().flatten();
         let mut ledgers = tenants.filter_map(|tenant| self.ledgers.get(tenant));
         ledgers.any(|ledger| ledger.value.entry(node, fence).is_some())
+    }
+
+    /// Patterns, with their tenants, of which each identity also matches `pattern`, without `pattern` itself.
+    pub fn covered<'a>(
+        &'a self,
+        pattern: &'a IdentityPattern,
+    ) -> impl Iterator<Item = (&'a IdentityPattern, &'a TenantName)> {
+        let prefix = pattern.as_str().strip_suffix('*');
+        let from = |prefix| (Bound::Included(prefix), Bound::Unbounded);
+        let below = prefix.map(|prefix| self.tenant_of.range::<str, _>(from(prefix)));
+        let below = below.into_iter().flatten();
+        below
+            .take_while(move |(other, _)| {
+                prefix.is_some_and(|prefix| other.as_str().starts_with(prefix))
+            })
+            .filter(move |(other, _)| *other != pattern)
     }
 
     fn take(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Touched {

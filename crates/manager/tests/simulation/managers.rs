@@ -151,7 +151,7 @@ impl Simulation {
                 };
                 let lacks =
                     |(name, version): &&(KeyName, u64)| heartbeat.keys.get(name) != Some(version);
-                grants.ok().map(|grants| Answer::Set {
+                grants.ok().map(|(grants, _)| Answer::Set {
                     fence: heartbeat.fence,
                     revision: core.view().revision,
                     grants,

@@ -16,7 +16,7 @@
 //! with a higher revision. Grants of an earlier registration stay in force until they expire or are replaced: the
 //! manager counts them for that long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grant::{Grant, GrantError, GrantKeys, SignedGrant};
 use crate::policy::TENANT_PREFIX;
-use crate::tenants::{Bounds, Directory, MAX_NODE_TENANTS, Terms};
+use crate::tenants::{Bounds, Directory, IdentityPattern, MAX_NODE_TENANTS, Terms};
 
 /// Largest difference between the clocks of manager and node with which a grant does not count as one of the future. A
 /// grant that the node takes early adds at most this much of its slice to what the tenant gets.
@@ -66,6 +66,8 @@ pub(crate) struct GrantBook {
     /// forgotten when the registration changes.
     seen: BTreeMap<String, u64>,
     held: BTreeMap<String, Held>,
+    /// Identities of tenants without a grant here that a pattern of a tenant with one covers.
+    elsewhere: BTreeSet<IdentityPattern>,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +101,7 @@ impl GrantBook {
             fence: 0,
             seen: BTreeMap::new(),
             held: BTreeMap::new(),
+            elsewhere: BTreeSet::new(),
         }
     }
 
@@ -138,6 +141,11 @@ impl GrantBook {
         }
         self.held = held;
         Ok(())
+    }
+
+    /// Notes the identities of tenants without a grant here that patterns in the grants cover.
+    pub(crate) fn exclude(&mut self, elsewhere: &BTreeSet<IdentityPattern>) {
+        self.elsewhere.clone_from(elsewhere);
     }
 
     fn check(
@@ -204,6 +212,7 @@ impl GrantBook {
             };
             directory.add(terms, &grant.identities);
         }
+        directory.exclude(&self.elsewhere);
         directory
     }
 

@@ -21,6 +21,7 @@ mod connections;
 mod open_session;
 mod pool_keys;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,7 +48,7 @@ use crate::settings::{Applied, LogControl, Problems, Settings, SettingsSnapshot}
 use crate::sink::{Order, SessionSink};
 use crate::status::{SessionRow, Status, StatusSource};
 use crate::store::{KeyStore, StoreError};
-use crate::tenants::{Directory, Terms};
+use crate::tenants::{Directory, IdentityPattern, Terms};
 
 /// The certificate that a node shows its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,10 +311,26 @@ impl Service {
         signed: &[SignedGrant],
         answer: GrantAnswer,
     ) -> Result<(), GrantError> {
+        self.apply_grants_beside(signed, &BTreeSet::new(), answer)
+    }
+
+    /// Puts grants in force like [`Self::apply_grants`], at a node of a pool whose other nodes serve further tenants:
+    /// `elsewhere` has those of their identities that a pattern in the grants covers. They are refused here, where they
+    /// would be taken for those of another tenant.
+    ///
+    /// # Errors
+    /// As [`Self::apply_grants`].
+    pub fn apply_grants_beside(
+        &self,
+        signed: &[SignedGrant],
+        elsewhere: &BTreeSet<IdentityPattern>,
+        answer: GrantAnswer,
+    ) -> Result<(), GrantError> {
         let mut grants = self.inner.lock_grants();
         let book = grants.as_mut().ok_or(GrantError::NoManager)?;
         book.apply(signed, answer)
             .inspect_err(|error| warn!(%error, "grants refused: the former ones stay in force"))?;
+        book.exclude(elsewhere);
         book.expire(answer.now, answer.wall);
         self.grants_changed(&grants, answer.now);
         Ok(())

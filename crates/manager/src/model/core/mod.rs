@@ -87,8 +87,11 @@ pub const FAST_HEARTBEAT: Duration = Duration::from_millis(200);
 /// Time for which nodes beat fast after the lease of one has ended: they are to hear of the slices that they get.
 const HURRY: Duration = Duration::from_secs(5);
 
-/// Time between two heartbeats of each node in that time. A pool of 1,000 nodes makes 1,000 writes a second then.
+/// Least time between two heartbeats of each node in that time.
 const HURRIED_HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Time over which the heartbeats of hurried nodes are spread, for each node of the pool: 1,000 writes a second.
+const SPREAD: Duration = Duration::from_millis(1);
 
 /// The state of one manager.
 #[derive(Debug)]

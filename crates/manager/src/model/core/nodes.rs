@@ -3,19 +3,26 @@
 
 //! Requests of nodes: leases, heartbeats, grants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_service::grant::Grant;
+use millrace_service::tenants::IdentityPattern;
 
-use super::{Core, FAST_HEARTBEAT, HURRIED_HEARTBEAT, MAX_NODES, check_limit, check_problems};
+use super::{
+    Core, FAST_HEARTBEAT, HURRIED_HEARTBEAT, MAX_NODES, SPREAD, check_limit, check_problems,
+};
 use crate::model::command::{RecordKind, Refusal};
 use crate::model::keys::PoolKey;
 use crate::model::name::{NodeName, TenantName};
 use crate::model::node::{Health, Heartbeat, Lease, Load, MAX_FORMER, Node, Registration, Usage};
 use crate::model::view::{Table, Versioned};
 use crate::store::Transaction;
+
+/// Bound on the identities of other tenants that one pattern covers at a node: 4,096 of 63 bytes are 256 KiB of an
+/// answer. A pattern that covers more is not granted at nodes without those tenants: it would be refused too few.
+const MAX_COVERED: usize = 4096;
 
 impl Core {
     /// The transaction that registers a node, and its lease.
@@ -139,7 +146,8 @@ impl Core {
         Ok(present)
     }
 
-    /// All grants of a node at the view's revision, unsigned. `clock_ms` is the node's clock when it sent the
+    /// All grants of a node at the view's revision, unsigned, with the identities of other tenants that patterns in them
+    /// cover. `clock_ms` is the node's clock when it sent the
     /// heartbeat: the times of a grant are times of the node's clock, so that no other clock matters.
     ///
     /// # Errors
@@ -149,7 +157,27 @@ impl Core {
         name: &NodeName,
         fence: u64,
         clock_ms: u64,
-    ) -> Result<Vec<Grant>, Refusal> {
+    ) -> Result<(Vec<Grant>, BTreeSet<IdentityPattern>), Refusal> {
+        let mut grants = self.grants_of(name, fence, clock_ms)?;
+        let granted: BTreeSet<String> = grants.iter().map(|grant| grant.tenant.clone()).collect();
+        let mut elsewhere = BTreeSet::new();
+        for grant in &mut grants {
+            grant.identities.retain(|pattern| {
+                let covered = self
+                    .view
+                    .covered(pattern)
+                    .filter(|(_, tenant)| !granted.contains(tenant.as_str()));
+                let covered: Vec<_> =
+                    covered.map(|(pattern, _)| pattern).take(MAX_COVERED + 1).cloned().collect();
+                let fits = covered.len() <= MAX_COVERED;
+                elsewhere.extend(covered.into_iter().filter(|_| fits));
+                fits
+            });
+        }
+        Ok((grants, elsewhere))
+    }
+
+    fn grants_of(&self, name: &NodeName, fence: u64, clock_ms: u64) -> Result<Vec<Grant>, Refusal> {
         let node = &self.holder(name, fence)?.value;
         let ttl_ms = u64::try_from(self.times.ttl.as_millis()).unwrap_or(u64::MAX);
         let tenants = self.view.tenants_of.get(name).into_iter().flatten();
@@ -207,11 +235,15 @@ impl Core {
             return FAST_HEARTBEAT;
         }
         let usual = self.times.heartbeat();
+        let spread = SPREAD * u32::try_from(self.view.nodes.len()).unwrap_or(u32::MAX);
         if self.hurry_until.is_some_and(|until| now < until) {
-            return usual.min(HURRIED_HEARTBEAT);
+            return usual.min(HURRIED_HEARTBEAT.max(spread));
         }
-        // Just after that end, and not much later.
-        let ending = self.next_ending(now).map(|left| left + FAST_HEARTBEAT);
+        // Just after that end, and not all nodes at once.
+        let letters = name.as_str().bytes().map(u32::from);
+        let place =
+            letters.fold(0, |sum: u32, letter| sum.wrapping_mul(31).wrapping_add(letter)) % 100;
+        let ending = self.next_ending(now).map(|left| left + FAST_HEARTBEAT + spread * place / 100);
         ending.map_or(usual, |ending| usual.min(ending))
     }
 }
