@@ -6,7 +6,7 @@
 pub use crate::compression::{CompressionArgs, run_compression};
 pub use crate::crypto::{CryptoArgs, run_crypto};
 pub use crate::manager::{ManagerBenchArgs, run_manager};
-pub use crate::options::{TIMES, named, number, time_within};
+pub use crate::options::{TIMES, named, number, output_file, output_folder, time_within};
 pub use crate::pool::{PoolArgs, run_pool};
 pub use crate::report::{SvgArg, report_schema};
 pub use crate::sizes::{SizesArgs, SizesWorkerArgs, run_sizes, run_sizes_worker, sizes_schema};

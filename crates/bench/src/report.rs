@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use crate::error::BenchError;
 use crate::goals::{Goals, Reach};
 use crate::machine::MachineRecord;
+use crate::options::output_file;
 
 /// Destination of the report of a benchmark.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -26,7 +27,7 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     json: bool,
     /// Also write the report to a file, as JSON
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = output_file())]
     output: Option<PathBuf>,
 }
 
@@ -49,7 +50,7 @@ impl OutputArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct SvgArg {
     /// Also draw the result into an SVG file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output_file())]
     pub svg: Option<PathBuf>,
 }
 

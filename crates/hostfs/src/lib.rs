@@ -15,6 +15,7 @@
 //!            ordinary      one ordinary file at a path; nothing in its place makes the reader wait
 //!            trusted       whether another user could replace a folder
 //!            replace       a file replaced as a whole, or put under a free name
+//!            output_path   whether a user can write where a result is to go
 //!            generated/    files that a command generates: compared, written, tested, restored
 //! processes  process       processes; maps: the files that they have mapped
 //!            cpu_list      lists of processors
@@ -51,6 +52,7 @@ pub mod maps;
 pub mod nginx;
 pub mod openssl_cnf;
 pub mod ordinary;
+pub mod output_path;
 mod probe;
 pub mod process;
 pub mod replace;

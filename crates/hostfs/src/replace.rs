@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
+use crate::output_path::folder_of;
+
 /// Replaces or makes a file, with exactly this mode; `None` is 0666 less the umask, as for any new file. It is on the
 /// disk when this returns.
 ///
@@ -86,8 +88,7 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 /// # Errors
 /// As the operating system reports them.
 pub fn sync_folder_of(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    sync_folder(folder.unwrap_or_else(|| Path::new(".")))
+    sync_folder(folder_of(path))
 }
 
 /// As [`sync_folder_of`], of the folder itself.

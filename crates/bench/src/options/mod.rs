@@ -1,15 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Bounds and parsers of options that several benchmarks have; `named`, `number` and the times serve every command of
-//! `millrace`.
+//! Bounds and parsers of options that several benchmarks have; `named`, `number`, the times and
+//! the paths of results serve every command of `millrace`.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use millrace_hostfs::output_path;
 use millrace_operation::OperationKind;
 
 mod time;
@@ -71,6 +73,17 @@ pub fn named<T: Copy + Send + Sync + 'static>(
         let found = all.iter().copied().find(|value| name(*value) == typed);
         found.ok_or("expected one of the listed values")
     })
+}
+
+/// A value parser for a file that the command makes or replaces. One that cannot be written is refused before the
+/// command does anything.
+pub fn output_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(output_path::output_file)
+}
+
+/// [`output_file`] for a folder that the command fills, and makes if it is missing.
+pub fn output_folder() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(output_path::output_folder)
 }
 
 /// Accepts the name of an operation.

@@ -11,7 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_edge::bulk_sizes;
 
 use super::{Known, MAX_SIZE, ROWS, SizeRow, find};
-use crate::options::{MAX_ROUNDS, number, time_within};
+use crate::options::{MAX_ROUNDS, number, output_file, output_folder, time_within};
 use crate::report::OutputArgs;
 
 /// Bound on one slice: at this length a run over everything takes hours.
@@ -69,13 +69,13 @@ pub struct SizesArgs {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// Write one line per algorithm, size and implementation
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", value_parser = output_file())]
     pub(crate) csv: Option<PathBuf>,
     /// Save the sizes above which kernel ciphers beat OpenSSL, for the provider's `kernel_bulk`
-    #[arg(hide_short_help = true, long, value_name = "FILE", num_args = 0..=1, default_missing_value = bulk_sizes::DEFAULT_FILE, conflicts_with_all = ["compare", "reference"])]
+    #[arg(hide_short_help = true, long, value_name = "FILE", num_args = 0..=1, default_missing_value = bulk_sizes::DEFAULT_FILE, conflicts_with_all = ["compare", "reference"], value_parser = output_file())]
     pub(crate) save_crossovers: Option<PathBuf>,
     /// Write plots into a folder, one for each cipher and hash, and one for the keys
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = output_folder())]
     pub(crate) svg_dir: Option<PathBuf>,
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{DryRunArg, StoreArgs};
+use super::{DryRunArg, StoreArgs, output_folder};
 
 /// Issue and revoke the TLS certificates of nodes and clients.
 #[derive(Debug, Subcommand)]
@@ -54,7 +54,7 @@ pub(crate) struct CertNodeArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) address: Vec<String>,
     /// Folder for ca.crt, ca.crl, node.crt and node.key; created if missing
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = output_folder())]
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -75,7 +75,7 @@ pub(crate) struct CertClientArgs {
     /// Identity of the client
     pub(crate) name: String,
     /// Folder for ca.pem, cert.pem and key.pem; created if missing
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = output_folder())]
     pub(crate) output: PathBuf,
     /// Group that may read the files: that of the gateway's workers
     #[arg(long, value_name = "GROUP")]

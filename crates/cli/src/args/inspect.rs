@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::ceiling::CeilingArgs;
-use super::{ExaminedRootArg, SocketArg, interval};
+use super::{ExaminedRootArg, SocketArg, interval, output_file};
 
 const INSPECT_EXAMPLE: &str = "\
 Examples:
@@ -46,7 +46,7 @@ pub(crate) struct InspectArgs {
     /// The files are listed. From files that may contain secrets the bundle
     /// takes only the lines that matter; it never contains private keys,
     /// environments or command lines.
-    #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "json")]
+    #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "json", value_parser = output_file())]
     pub(crate) bundle: Option<PathBuf>,
 }
 

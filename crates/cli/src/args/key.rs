@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, Subcommand};
 use millrace_operation::{Hash, OperationKind};
 
-use super::{DryRunArg, SocketArg, StoreArgs, named};
+use super::{DryRunArg, SocketArg, StoreArgs, named, output_file};
 
 /// The key store, and the node that serves it, for the commands about keys.
 #[derive(Clone, Debug, Args)]
@@ -238,7 +238,7 @@ pub(crate) struct KeyStubArgs {
     /// Name of the key
     pub(crate) name: String,
     /// Write here instead of to standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = output_file())]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) store: KeyStoreArgs,

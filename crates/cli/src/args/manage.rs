@@ -16,7 +16,7 @@ use millrace_service::rates::JobClass;
 use millrace_service::tenants::{IdentityPattern, Priority};
 
 use super::up::grant_lifetime;
-use super::{DryRunArg, OnOff, named, socket_address, time_within};
+use super::{DryRunArg, OnOff, named, output_file, socket_address, time_within};
 
 /// For every command that asks the managers of a pool.
 #[derive(Clone, Debug, Args)]
@@ -327,7 +327,7 @@ pub(crate) struct TenantAddressesArgs {
     #[arg(long = "self", conflicts_with = "name")]
     pub(crate) own: bool,
     /// Write the addresses to FILE whenever they change; never ends
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output_file())]
     pub(crate) watch: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) json: JsonArg,
@@ -413,7 +413,7 @@ pub(crate) struct PoolKeyStubArgs {
     /// Name of the key
     pub(crate) name: KeyName,
     /// Write here instead of to standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = output_file())]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
@@ -477,7 +477,7 @@ pub(crate) struct TokenCreateArgs {
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TOKEN))]
     pub(crate) lifetime: Option<Duration>,
     /// Write an access file (mode 0600) instead of printing the token
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = output_file())]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) json: JsonArg,

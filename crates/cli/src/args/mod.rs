@@ -21,6 +21,8 @@ mod manage;
 mod named_commands;
 mod node;
 mod overview;
+#[cfg(test)]
+mod path_arguments;
 mod sample;
 mod status;
 mod up;
@@ -38,8 +40,10 @@ use millrace_bench::cli::{
     CompressionArgs as BenchCompressionArgs, CryptoArgs, ManagerBenchArgs, PoolArgs, SizesArgs,
     SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
 };
-// Times, numbers and names mean the same in every command, and the arguments of `bench` are in its crate.
-pub(crate) use millrace_bench::cli::{TIMES, named, number, time_within};
+// Times, numbers, names and paths of results mean the same in every command, and the arguments of `bench` are in its crate.
+pub(crate) use millrace_bench::cli::{
+    TIMES, named, number, output_file, output_folder, time_within,
+};
 
 pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand};
 
@@ -322,6 +326,7 @@ pub(crate) struct CompletionsArgs {
 #[command(after_long_help = "Example:\n  millrace man /usr/local/share/man/man1")]
 pub(crate) struct ManArgs {
     /// The folder; created if missing
+    #[arg(value_parser = output_folder())]
     pub(crate) dir: PathBuf,
 }
 
@@ -329,6 +334,7 @@ pub(crate) struct ManArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReferenceArgs {
     /// The folder; created if missing
+    #[arg(value_parser = output_folder())]
     pub(crate) dir: PathBuf,
 }
 

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use millrace_bench::cli::VpnArgs;
 use millrace_vpn::link::Side;
 
-use super::{DryRunArg, interval, readings, time_within};
+use super::{DryRunArg, interval, output_folder, readings, time_within};
 
 /// Bound on `--confirm-within`: a day.
 const LONGEST_TRIAL: Duration = Duration::from_secs(86_400);
@@ -97,7 +97,7 @@ pub(crate) struct VpnKeysArgs {
     /// The declaration of the link
     pub(crate) link: PathBuf,
     /// New folder for the authority and the folders a and b
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = output_folder())]
     pub(crate) output: PathBuf,
 }
 

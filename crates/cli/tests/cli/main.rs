@@ -11,6 +11,7 @@ mod inspect;
 mod keys;
 mod managed;
 mod node;
+mod outputs;
 mod owners;
 mod revocation;
 mod schema;

@@ -13,14 +13,14 @@ use serde_json::Value;
 use crate::support::{Node, Outcome, Place, SOON, p256_key};
 
 /// A manager with its place; commands run with its administrator's rights.
-struct Pool {
-    place: Place,
+pub(crate) struct Pool {
+    pub(crate) place: Place,
     port: u16,
     _manager: Node,
 }
 
 impl Pool {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let place = Place::new();
         let port = free_port();
         let mut command =
@@ -30,10 +30,13 @@ impl Pool {
         Self { place, port, _manager: manager }
     }
 
-    fn run(&self, args: &[&str]) -> Outcome {
-        let access = self.place.path("state/manager/access");
-        let access = access.to_str().unwrap();
-        self.place.run(&[args, &["--access", access]].concat())
+    /// The access file of the administrator.
+    pub(crate) fn access(&self) -> String {
+        self.place.path("state/manager/access").to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Outcome {
+        self.place.run(&[args, &["--access", &self.access()]].concat())
     }
 
     fn json(&self, args: &[&str]) -> Value {
@@ -57,7 +60,7 @@ impl Pool {
     }
 
     /// Makes the access of a node, and starts it in its place.
-    fn node(&self, place: &Place, name: &str) -> Node {
+    pub(crate) fn node(&self, place: &Place, name: &str) -> Node {
         let access = place.path("access");
         let access = access.to_str().unwrap();
         if !place.path("access").exists() {

@@ -55,7 +55,8 @@ impl FileLayer for Disk {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        sync_folder(path)
+        // The folder of a bare name is an empty path, which no system call opens.
+        sync_folder(if path.as_os_str().is_empty() { Path::new(".") } else { path })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -3,7 +3,7 @@
 
 //! `millrace token`: who may use the manager's API.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use millrace_manager::api::{NewToken, PrincipalView, Token};
 use millrace_manager::client::{Access, Condition, Write, escaped};
 use millrace_manager::model::principal::Role;
@@ -44,7 +44,15 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
             certificate: None,
             ..access(&args.access)?
         };
-        given.write(file)?;
+        // A token whose only copy was not written serves nobody, and its name would be taken.
+        if let Err(error) = given.write(file) {
+            let name = &args.name;
+            let removed = client.write::<()>(Write::Delete, &path(name), Condition::None, &());
+            return Err(match removed {
+                Ok(()) => anyhow!("{error}; the token was removed again"),
+                Err(_) => anyhow!("{error}; remove the token: millrace token remove {name}"),
+            });
+        }
         eprintln!(
             "{} has the access of {}: copy it to the host that uses it",
             file.display(),
