@@ -147,7 +147,7 @@ test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto d
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
 
-nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
+nightly: setup ## Fuzz, taint, timing, release artefacts, demonstrations, long tests; writes docs/nightly.md (hours)
 	@scripts/nightly.sh $(ARGS)
 
 bench-crypto: build ## Every operation on every backend, beside AWS-LC and OpenSSL (ARGS=...)

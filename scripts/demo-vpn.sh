@@ -28,6 +28,10 @@ chmod 0755 "$work"
 a=mr-vpn-a-$$ b=mr-vpn-b-$$
 server=
 say() { printf '\n== %s\n' "$*"; }
+fail() {
+    echo "demo-vpn: $1" >&2
+    exit 1
+}
 
 # An end's `millrace vpn`, with folders of its own.
 end() {
@@ -78,13 +82,16 @@ up() {
     end a up "$work/link.toml" --no-wait 2>/dev/null
     end b up "$work/link.toml" --no-wait 2>/dev/null
     local side
-    for side in a b; do
-        for _ in {1..200}; do
-            [[ $(state "$side") != up ]] || break
-            sleep 0.1
-        done
-        [[ $(state "$side") == up ]] || { echo "demo-vpn: the link does not come up" >&2; exit 1; }
+    for side in a b; do until_up "$side"; done
+}
+# Waits, 20 s at most, until every member of an end carries traffic.
+until_up() {
+    for _ in {1..200}; do
+        [[ $(state "$1") != up ]] || return 0
+        sleep 0.1
     done
+    end "$1" status demo >&2 || true
+    fail "the link does not come up at end $1"
 }
 state() {
     end "$1" status demo --json 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["state"])' || true
@@ -106,7 +113,7 @@ ip netns exec "$b" iperf3 --client 10.97.0.1 --parallel "$FLOWS" --time 8 --inte
 client=$!
 sleep 3
 kill -KILL "$victim"
-wait "$client"
+wait "$client" || fail "iperf3 failed: $(tail -c 300 "$work/killed.json")"
 python3 - "$work/killed.json" "$work/loss" <<'PY'
 import json, sys
 run = json.load(open(sys.argv[1]))
@@ -122,7 +129,9 @@ print(f"one of four members killed under load: {broken}; below 70 % of the usual
       file=open(sys.argv[2], "w"))
 PY
 cat "$work/loss"
-sleep 2
+grep -q 'no connection broke' "$work/loss" || fail "connections broke with one member of four"
+# The member is back: the supervisor starts it again.
+until_up a
 end a status demo
 printf '\nchanges at end a:\n'
 tail -n 3 "$work/run-a/demo/supervisor.log"
@@ -147,4 +156,6 @@ print(f"against one process: two carried {ratio('two-pinned'):.1f} times as much
 PY
 cleanup
 trap - EXIT
+! ip netns list | grep -Eq "^($a|$b)\b" || fail "a namespace is left"
+[[ ! -e $work ]] || fail "$work is left"
 echo "the demo's namespaces, tunnels and files are gone"
