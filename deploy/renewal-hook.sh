@@ -11,16 +11,35 @@
 #   NODES="node-1 node-2"             hosts of the nodes, reached with ssh; empty: the node of this host
 #   CERTIFICATE=/etc/haproxy/www.pem  the file in which the server expects the certificate chain
 #   STUB=/etc/haproxy/www.pem.key     the file in which it expects the key
-#   RELOAD="systemctl reload haproxy"
+#   RELOAD="haproxy -c -q -f /etc/haproxy/haproxy.cfg && systemctl reload haproxy"    a line for sh
+#
+# A symbolic link stays one: the file that it leads to is replaced.
 set -eu
 
-settings=/etc/millrace/renewal/$(basename "${RENEWED_LINEAGE:?set by the ACME client}").conf
+fail() {
+    printf 'renewal-hook: %s\n' "$1" >&2
+    exit 1
+}
+
+settings=${MILLRACE_RENEWAL:-/etc/millrace/renewal}/$(basename "${RENEWED_LINEAGE:?set by the ACME client}").conf
 [ -e "$settings" ] || exit 0
 NODES=
 . "$settings"
 : "${KEY:?missing in $settings}" "${CERTIFICATE:?missing in $settings}"
 : "${STUB:?missing in $settings}" "${RELOAD:?missing in $settings}"
 private=$RENEWED_LINEAGE/privkey.pem
+
+# What cannot be done at the end is refused before the key is exchanged.
+sh -n -c "$RELOAD" || fail "RELOAD in $settings is no line for sh: $RELOAD"
+# The end of a chain of symbolic links; its folder must be there.
+place() {
+    target=$(readlink -f -- "$1") && [ ! -d "$target" ] && [ -w "$(dirname -- "$target")" ] ||
+        fail "$1, named in $settings, cannot be replaced: its folder is missing or closed, or it is a folder"
+    printf '%s\n' "$target"
+}
+stub=$(place "$STUB")
+certificate=$(place "$CERTIFICATE")
+[ -r "$RENEWED_LINEAGE/fullchain.pem" ] || fail "$RENEWED_LINEAGE/fullchain.pem cannot be read"
 
 # Every node first: afterwards a worker may present either certificate.
 first=
@@ -38,11 +57,11 @@ sleep 2
 # Both files are complete before the server looks at them.
 umask 022
 if [ -n "$first" ]; then
-    ssh "root@$first" millrace key stub "$KEY" >"$STUB.new"
+    ssh "root@$first" millrace key stub "$KEY" >"$stub.new"
 else
-    millrace key stub "$KEY" >"$STUB.new"
+    millrace key stub "$KEY" >"$stub.new"
 fi
-cp "$RENEWED_LINEAGE/fullchain.pem" "$CERTIFICATE.new"
-mv "$STUB.new" "$STUB"
-mv "$CERTIFICATE.new" "$CERTIFICATE"
-$RELOAD
+cp "$RENEWED_LINEAGE/fullchain.pem" "$certificate.new"
+mv "$stub.new" "$stub"
+mv "$certificate.new" "$certificate"
+sh -c "$RELOAD"
