@@ -5,6 +5,7 @@
 //! nothing: stubs are not keys then, and plain keys stay with OpenSSL, which no log says.
 
 use millrace_edge::settings::{ValueForm, keys, words};
+use millrace_operation::EndpointParts;
 
 /// A mistake in a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,13 +62,7 @@ fn refuses(takes: ValueForm, value: &str) -> Option<String> {
 
 /// Whether this names a node: `unix:/path` or `tcp:host:port`.
 pub(crate) fn is_endpoint(text: &str) -> bool {
-    match text.split_once(':') {
-        Some(("unix", path)) => !path.is_empty(),
-        Some(("tcp", address)) => address.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
-        }),
-        _ => false,
-    }
+    EndpointParts::parse(text).is_some()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use millrace_operation::EndpointParts;
 use strum::Display;
 use thiserror::Error;
 
@@ -19,7 +20,7 @@ const MAX_NODES: usize = 64;
 #[derive(Debug, Error)]
 pub enum SettingsError {
     /// An endpoint that is neither `unix:PATH` nor `tcp:HOST:PORT`.
-    #[error("node {0}: write unix:/absolute/path or tcp:HOST:PORT")]
+    #[error("node {0}: write unix:/absolute/path or tcp:HOST:PORT (tcp:[ADDRESS]:PORT for IPv6)")]
     Endpoint(String),
     /// More nodes than a provider accepts.
     #[error("{0} nodes: a provider takes at most {MAX_NODES}")]
@@ -158,10 +159,10 @@ impl RecipeSettings {
 
     /// Whether a node is named by a host name, which has to be resolved.
     pub(crate) fn has_names(&self) -> bool {
-        let hosts = self.nodes.iter().filter_map(|node| node.strip_prefix("tcp:"));
-        hosts
-            .filter_map(|address| address.rsplit_once(':'))
-            .any(|(host, _)| host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err())
+        self.nodes.iter().filter_map(|node| EndpointParts::parse(node)).any(|node| match node {
+            EndpointParts::Tcp { host, .. } => host.parse::<std::net::IpAddr>().is_err(),
+            EndpointParts::Unix(_) => false,
+        })
     }
 
     /// The unix sockets among the nodes.
@@ -237,6 +238,8 @@ pub(crate) mod tests {
             "unix:relative",
             "tcp:host",
             "tcp::1",
+            "tcp:::1:7400",
+            "tcp:[::1:7400",
             "tcp:h:x",
             "udp:h:1",
             "unix:/a,/b",

@@ -10,6 +10,7 @@
 //! - `operation`: operations, hashes, bounds of their input.
 //! - `key`: key types, their classes, secret key bytes.
 //! - `sets`: [`OperationSet`], [`HashAlgorithms`]: what a key may be used for.
+//! - `endpoint`: [`EndpointParts`], the address of a node.
 //! - `error`: why a job or a key failed.
 //! - `backend_kind`: which implementation served a job.
 //! - [`der`]: the part of DER that key and signature formats need.
@@ -22,6 +23,7 @@
 mod backend_kind;
 mod coded;
 pub mod der;
+mod endpoint;
 mod error;
 mod key;
 mod operation;
@@ -31,6 +33,7 @@ pub mod sync;
 pub mod traditional;
 
 pub use backend_kind::BackendKind;
+pub use endpoint::EndpointParts;
 pub use error::{JobError, KeyError};
 pub use key::{
     Class, Curve, KeyInfo, KeyKind, KeyType, MAX_DSA_BITS, MAX_KEY_NAME_LEN, MAX_MODULUS_BITS,
