@@ -98,7 +98,7 @@ pub fn section(root: &Root) -> Section<Accelerators> {
         virtio_crypto: virtio_crypto(&mut reader),
         dsa: engines(&mut reader, "dsa"),
         iaa: engines(&mut reader, "iax"),
-        dev_crypto: root.kind("dev/crypto").is_ok_and(|kind| kind == FileKind::CharacterDevice)
+        dev_crypto: reader.kind("dev/crypto") == Some(FileKind::CharacterDevice)
             || is_module(&mut reader, "cryptodev"),
         af_alg: af_alg(&mut reader),
     };
@@ -125,7 +125,7 @@ fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
         gpus.push(Gpu {
             model: reader.text_if_there(&information).and_then(|text| model(&text)),
             compute_capability: known.map(|(capability, _)| (*capability).to_owned()),
-            driver: reader.root().link_name(&format!("{PCI}/{address}/driver")),
+            driver: reader.link_name(&format!("{PCI}/{address}/driver")),
             numa_node,
             device_id,
             address,
@@ -156,7 +156,7 @@ fn virtio_crypto(reader: &mut SectionReader<'_>) -> Vec<Bound> {
     for name in reader.names(VIRTIO) {
         let number = reader.word(&format!("{VIRTIO}/{name}/device"));
         if number.as_deref() == Some(VIRTIO_CRYPTO) && found.len() < MAX_DEVICES {
-            let driver = reader.root().link_name(&format!("{VIRTIO}/{name}/driver"));
+            let driver = reader.link_name(&format!("{VIRTIO}/{name}/driver"));
             found.push(Bound { name, driver });
         }
     }
@@ -182,7 +182,7 @@ fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<AcceleratorUnit> {
 /// Whether a module is loaded, or built in and listed below `/sys/module`.
 pub(crate) fn is_module(reader: &mut SectionReader<'_>, name: &str) -> bool {
     let loaded = reader.modules().iter().any(|module| module == name);
-    loaded || reader.root().exists(&format!("sys/module/{name}"))
+    loaded || reader.exists(&format!("sys/module/{name}"))
 }
 
 fn af_alg(reader: &mut SectionReader<'_>) -> Option<bool> {

@@ -129,16 +129,16 @@ fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
     for name in reader.names(INTERFACES) {
         let folder = format!("{INTERFACES}/{name}");
         // `lo`, and files other than interfaces (`bonding_masters`).
-        let is_folder = reader.root().kind(&folder).is_ok_and(|kind| kind != FileKind::File);
+        let is_folder = reader.kind(&folder).is_some_and(|kind| kind != FileKind::File);
         if name == "lo" || !is_folder {
             continue;
         }
         if found.len() == MAX_INTERFACES {
             break;
         }
-        let driver = reader.root().link_name(&format!("{folder}/device/driver"));
+        let driver = reader.link_name(&format!("{folder}/device/driver"));
         let uevent = reader.text_if_there(&format!("{folder}/uevent")).unwrap_or_default();
-        let has_tun = reader.root().exists(&format!("{folder}/tun_flags"));
+        let has_tun = reader.exists(&format!("{folder}/tun_flags"));
         let kind = kind(&uevent, has_tun, driver.is_some());
         let mut interface = Interface {
             kind,
@@ -174,7 +174,7 @@ fn kind(uevent: &str, has_tun: bool, has_driver: bool) -> InterfaceKind {
 /// No file shows the offloads of a card, only the kernel's control interface.
 fn ask_ethtool(reader: &mut SectionReader<'_>, interface: &mut Interface) {
     const PROGRAM: &str = "/usr/sbin/ethtool";
-    if !reader.root().exists(PROGRAM) {
+    if !reader.exists(PROGRAM) {
         return;
     }
     let question = Probe {

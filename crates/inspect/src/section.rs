@@ -25,7 +25,8 @@
 use std::str::FromStr;
 
 use millrace_hostfs::{
-    ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
+    ATTRIBUTE_BYTES, Content, FileKind, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES,
+    Unavailable,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,6 +43,23 @@ pub struct Section<T> {
     pub known: Option<T>,
     /// Files that could not be read, with the reason: their facts are unknown, not absent
     pub unread: Vec<Unread>,
+}
+
+impl<T> Section<T> {
+    /// The word for a fact that was not found, where one of these paths, or one below them, would show it: `absent`, or
+    /// what kept this user from looking.
+    #[must_use]
+    pub fn absence(&self, paths: &[&str], absent: &'static str) -> &'static str {
+        let is_below = |what: &str, path: &str| {
+            what.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut unread = self.unread.iter();
+        match unread.find(|one| paths.iter().any(|path| is_below(&one.what, path))) {
+            None => absent,
+            Some(Unread { why: Unavailable::Denied, .. }) => "denied",
+            Some(_) => "not known",
+        }
+    }
 }
 
 /// A file or question without an answer.
@@ -93,6 +111,29 @@ impl<'a> SectionReader<'a> {
     pub fn word(&mut self, path: &str) -> Option<String> {
         let text = self.text_if_there(path)?;
         Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
+    }
+
+    /// Whether a path exists. One that cannot be looked at is noted.
+    pub fn exists(&mut self, path: &str) -> bool {
+        self.kind(path).is_some()
+    }
+
+    /// The kind of the file at a path that need not exist.
+    pub fn kind(&mut self, path: &str) -> Option<FileKind> {
+        match self.root.kind(path) {
+            Err(Unavailable::Missing) => None,
+            kind => self.keep(path, kind),
+        }
+    }
+
+    /// The last part of the target of a link that need not exist: of `…/device/driver`, the name of the driver.
+    pub fn link_name(&mut self, path: &str) -> Option<String> {
+        if let Err(why) = self.root.link(path)
+            && why != Unavailable::Missing
+        {
+            self.note(path, why);
+        }
+        self.root.link_name(path)
     }
 
     /// The NUMA node of a device; none if the machine has only one, where the kernel says -1.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::support::{Place, repository};
+use crate::support::{Outcome, Place, repository};
 
 fn fixture(name: &str) -> String {
     let path: PathBuf = repository().join("crates/inspect/fixtures").join(name);
@@ -98,4 +98,52 @@ fn control_characters_of_files_do_not_reach_the_terminal() {
     let page = place.run(&["inspect", "--root", root.to_str().unwrap()]).done().data.clone();
     assert!(page.contains("owned") && page.contains("red"), "{page}");
     assert!(!page.contains(['\x1b', '\x07']), "{page:?}");
+}
+
+/// What a user may not look at is denied, not absent: folders and files of the tree that are closed to it.
+#[test]
+fn what_is_denied_is_not_called_absent() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let place = Place::new();
+    let open = |path: &std::path::Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(&place.path(""), 0o755);
+    let tree = place.path("tree");
+    for (path, text) in [
+        ("proc/crypto", "name : a\ndriver : b\n"),
+        ("proc/modules", "wireguard 1 0 - Live 0x0\nalgif_hash 1 0 - Live 0x0\n"),
+        ("proc/net/tls_stat", "TlsTxSw 1\n"),
+        ("dev/crypto", ""),
+        ("sys/bus/pci/devices/0000:00:00.0/vendor", "0x10de\n"),
+        ("sys/module/wireguard/x", ""),
+    ] {
+        let path = tree.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let page = || {
+        let mut command = place.command(["inspect", "--root", tree.to_str().unwrap()]);
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        match command.output() {
+            Ok(output) => Outcome::of(output).done().data.clone(),
+            Err(error) => panic!("the unprivileged user cannot run the test: {error}"),
+        }
+    };
+    let facts = ["GPUs", "/dev/crypto", "kernel TLS", "WireGuard", "OpenVPN DCO", "AF_ALG has"];
+    let values = |page: &str| -> Vec<String> {
+        let line = |name: &&str| page.lines().find_map(|line| line.trim_start().strip_prefix(name));
+        facts.iter().map(|name| line(name).unwrap_or("none").trim().to_owned()).collect()
+    };
+    let seen = values(&page());
+    assert!(!seen.iter().any(|value| value == "denied"), "{seen:?}");
+    let closed = ["proc/modules", "proc/net/tls_stat", "dev", "sys/bus/pci/devices", "sys/module"];
+    closed.iter().for_each(|path| open(&tree.join(path), 0o000));
+    let seen = values(&page());
+    closed.iter().for_each(|path| open(&tree.join(path), 0o755));
+    assert_eq!(seen, vec!["denied"; facts.len()]);
 }

@@ -8,7 +8,7 @@ use super::{AdviseRequest, Subject};
 use crate::architecture::Architecture;
 use crate::cpu::State;
 use crate::kernel::crypto::ComputeSite;
-use crate::kernel::{AlgorithmCandidate, load_aes_modules};
+use crate::kernel::{AlgorithmCandidate, aes_modules};
 use crate::libcrypto::{Library, Maker, version_numbers};
 use crate::network::InterfaceKind;
 use crate::qat::QatDevice;
@@ -28,7 +28,7 @@ pub(crate) struct AdviseFacts {
     pub(crate) aes: Aes,
     pub(crate) aes_evidence: String,
     /// The command that makes the kernel use the processor's AES instructions, where it does not.
-    pub(crate) load_aes: Option<&'static str>,
+    pub(crate) load_aes: Option<String>,
     pub(crate) qat: QatUse,
     /// The processor's model name.
     pub(crate) model: Option<String>,
@@ -102,7 +102,8 @@ impl AdviseFacts {
             aes = Aes::Portable;
             aes_evidence = format!("{aes_evidence}, but the kernel computes AES with {driver}");
             let cpu = report.cpu.known.as_ref();
-            load_aes = Some(load_aes_modules(cpu.and_then(|cpu| cpu.architecture)));
+            let modules = aes_modules(cpu.and_then(|cpu| cpu.architecture));
+            load_aes = Some(format!("modprobe -a {}", modules.join(" ")));
         }
         let machine = report.machine.known.as_ref();
         let network = report.network.known.as_ref();

@@ -13,10 +13,13 @@
 //! ID; `docs/guide/doctor.md` lists all of them. A check whose facts could not be read reports nothing,
 //! unless its title says otherwise: an unreadable file proves neither health nor a problem.
 //!
+//! [`advisories`] has what was read about each remedy that loads a module or relaxes a setting.
+//!
 //! `places` says where programs have their settings, and `settings` reads those that checks judge; `system` calls it.
 //!
 //! This module changes nothing on the machine. A [`Remedy`] is text for a person.
 
+pub mod advisories;
 mod checks;
 mod finding;
 mod observation;
@@ -195,6 +198,29 @@ impl<'a> Facts<'a> {
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
         let facts = *self;
         names.iter().flat_map(move |name| facts.settings(program, name))
+    }
+
+    /// The lines that keep one of these modules from loading.
+    fn blocked_by(&self, modules: &[impl AsRef<str>]) -> Vec<String> {
+        let blocked = self.system.blocked_modules.iter();
+        let lines = blocked.filter(|one| modules.iter().any(|name| name.as_ref() == one.module));
+        lines.map(|one| one.by.clone()).collect()
+    }
+
+    /// Adds the command that loads modules (each with its parameters), or, where lines of this machine keep one of them
+    /// out, these lines: they may close a published hole.
+    fn loading(&self, finding: Finding, modules: &[&str], remark: &str) -> Finding {
+        let names = modules.iter().filter_map(|module| module.split(' ').next());
+        let names: Vec<String> = names.map(|name| name.replace('-', "_")).collect();
+        let blocked = self.blocked_by(&names);
+        if !blocked.is_empty() {
+            return finding.evidence(blocked).advise(
+                "A line keeps the module out, as mitigations of published holes do: read why before you remove it.",
+            );
+        }
+        let all = if modules.len() > 1 { "-a " } else { "" };
+        let remark = if remark.is_empty() { String::new() } else { format!("        # {remark}") };
+        finding.run(format!("modprobe {all}{}{remark}", modules.join(" ")))
     }
 
     /// Whether this machine has a configuration of the program.

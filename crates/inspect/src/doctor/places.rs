@@ -26,8 +26,6 @@ pub enum ConfiguredProgram {
     Systemd,
     /// Limits of users
     Limits,
-    /// Kernel modules
-    Modprobe,
 }
 
 /// The files of a program, and the names that matter.
@@ -42,7 +40,7 @@ pub(super) struct Place {
 }
 
 #[rustfmt::skip]
-pub(super) const PLACES: [Place; 9] = [
+pub(super) const PLACES: [Place; 8] = [
     place(ConfiguredProgram::Strongswan, ".conf",
         "etc/swanctl/swanctl.conf etc/swanctl/conf.d/",
         "proposals esp_proposals ah_proposals replay_window dpd_delay dpd_timeout version per_cpu_sas"),
@@ -72,9 +70,6 @@ pub(super) const PLACES: [Place; 9] = [
     place(ConfiguredProgram::Limits, ".conf",
         "etc/security/limits.conf etc/security/limits.d/",
         "core"),
-    place(ConfiguredProgram::Modprobe, ".conf",
-        "etc/modprobe.d/ usr/lib/modprobe.d/ lib/modprobe.d/",
-        "blacklist install"),
 ];
 
 const fn place(

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::settings::{self, FileSettings};
+use crate::kernel::blocked::{self, BlockedModule};
 use crate::machine;
 use crate::offload_status::program_of;
 use crate::qat::library;
@@ -45,6 +46,8 @@ pub struct System {
     pub servers: Vec<RunningServer>,
     /// Settings of servers and libraries
     pub settings: Vec<FileSettings>,
+    /// Kernel modules that this machine keeps from loading
+    pub blocked_modules: Vec<BlockedModule>,
 }
 
 /// File handles of the whole system.
@@ -124,6 +127,7 @@ pub fn section(root: &Root) -> Section<System> {
         kernel_version: reader.text_if_there("proc/version").map(|text| kernel_version(&text)),
         servers: servers(&reader),
         settings: settings::find(&mut reader),
+        blocked_modules: blocked::read(&mut reader),
     };
     reader.section(Some(system))
 }
@@ -222,7 +226,7 @@ fn card_nodes(reader: &mut SectionReader<'_>) -> BTreeMap<String, u32> {
 
 fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
     let folders = ["lib/firmware", "usr/lib/firmware"];
-    let folder = folders.iter().find(|folder| reader.root().exists(folder))?;
+    let folder = folders.iter().find(|folder| reader.exists(folder))?;
     let mut names = reader.names(folder);
     // Newer firmware packages have a folder for Intel.
     names.extend(reader.names(&format!("{folder}/intel/qat")));

@@ -4,6 +4,7 @@
 //! The kernel's own cryptography: the implementation that it prefers for each algorithm of a gateway, and the
 //! alternatives.
 
+pub mod blocked;
 pub mod crypto;
 pub mod programs;
 
@@ -65,12 +66,12 @@ impl Kernel {
     }
 }
 
-/// The command that loads the modules with the processor's AES instructions.
+/// The modules with the processor's AES instructions.
 #[must_use]
-pub fn load_aes_modules(architecture: Option<Architecture>) -> &'static str {
+pub fn aes_modules(architecture: Option<Architecture>) -> [&'static str; 2] {
     match architecture {
-        Some(Architecture::Arm | Architecture::Aarch64) => "modprobe -a aes_ce_blk ghash_ce",
-        _ => "modprobe -a aesni_intel ghash_clmulni_intel",
+        Some(Architecture::Arm | Architecture::Aarch64) => ["aes_ce_blk", "ghash_ce"],
+        _ => ["aesni_intel", "ghash_clmulni_intel"],
     }
 }
 

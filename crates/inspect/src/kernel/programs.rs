@@ -9,6 +9,7 @@ use millrace_hostfs::openssl_cnf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::blocked::{self, BlockedModule};
 use crate::section::SectionReader;
 
 /// Files with the provider's settings, separated by blanks.
@@ -23,6 +24,8 @@ const MAX_SYSTEMS: usize = 16;
 pub struct ProgramCiphers {
     /// Kinds of algorithms that AF_ALG has, or gets by a module of this kernel: `aead`, `hash`, `skcipher`
     pub af_alg_kinds: Vec<String>,
+    /// Lines of this machine that keep kinds from AF_ALG, as mitigations of published holes do
+    pub af_alg_blocked: Vec<BlockedModule>,
     /// The file with measured sizes (`kernel_bulk_file`), relative to the root
     pub sizes_file: String,
     /// Its content by system; empty if nothing was measured
@@ -72,22 +75,60 @@ pub(super) fn read(reader: &mut SectionReader<'_>) -> ProgramCiphers {
         let cpuinfo = reader.table("proc/cpuinfo").unwrap_or_default();
         systems(&text, |system| bulk_sizes::is_of(system, &release, &cpuinfo))
     };
-    ProgramCiphers { af_alg_kinds: af_alg_kinds(reader, &release), sizes_file, measured }
+    let mut af_alg_blocked = blocked::read(reader);
+    af_alg_blocked.retain(|one| one.module == AF_ALG || kind_of(&one.module).is_some());
+    let af_alg_kinds = af_alg_kinds(reader, &release, &af_alg_blocked);
+    ProgramCiphers { af_alg_kinds, af_alg_blocked, sizes_file, measured }
 }
 
-fn af_alg_kinds(reader: &mut SectionReader<'_>, release: &str) -> Vec<String> {
-    let mut known = reader.modules();
+/// The module of the sockets themselves.
+const AF_ALG: &str = "af_alg";
+
+/// The kind of algorithms that a module gives to `AF_ALG`.
+fn kind_of(module: &str) -> Option<&str> {
+    module.strip_prefix("algif_").filter(|kind| ["aead", "hash", "skcipher"].contains(kind))
+}
+
+/// The kinds that a program gets: of loaded modules, of code that is built in, and of modules that load at the first
+/// request, unless a line of this machine keeps them out.
+fn af_alg_kinds(
+    reader: &mut SectionReader<'_>,
+    release: &str,
+    blocked: &[BlockedModule],
+) -> Vec<String> {
+    let loaded = reader.modules();
     let folder = format!("lib/modules/{release}");
-    for file in ["modules.dep", "modules.builtin"] {
+    let mut listed = |file: &str| -> Vec<String> {
         // `kernel/crypto/algif_hash.ko.xz: kernel/crypto/af_alg.ko.xz`
-        let lines = reader.lines_with_if_there(&format!("{folder}/{file}"), &["crypto/algif_"]);
-        known.extend(lines.iter().filter_map(|line| {
+        let words = ["crypto/algif_", "crypto/af_alg"];
+        let lines = reader.lines_with_if_there(&format!("{folder}/{file}"), &words);
+        let names = lines.iter().filter_map(|line| {
             let file = line.split(':').next()?.rsplit('/').next()?;
             Some(file.split('.').next()?.to_owned())
-        }));
-    }
-    let kinds = ["aead", "hash", "skcipher"].into_iter();
-    kinds.filter(|kind| known.contains(&format!("algif_{kind}"))).map(str::to_owned).collect()
+        });
+        names.collect()
+    };
+    let (loadable, built_in) = (listed("modules.dep"), listed("modules.builtin"));
+    let is_open = |module: &str| {
+        let name = module.to_owned();
+        let mut lines = blocked.iter().filter(|one| one.module == module);
+        if built_in.contains(&name) {
+            return !lines.any(|one| one.holds_built_in);
+        }
+        loaded.contains(&name) || (loadable.contains(&name) && lines.next().is_none())
+    };
+    // A tree may lack the line of the sockets themselves: only a line that keeps them out counts.
+    let is_shut = blocked.iter().any(|one| one.module == AF_ALG) && !is_open(AF_ALG);
+    let mut kinds: Vec<String> = loaded
+        .iter()
+        .chain(&loadable)
+        .chain(&built_in)
+        .filter(|module| !is_shut && is_open(module))
+        .filter_map(|module| kind_of(module).map(str::to_owned))
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
 }
 
 fn sizes_file(reader: &mut SectionReader<'_>) -> String {

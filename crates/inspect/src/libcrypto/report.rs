@@ -33,7 +33,7 @@ pub(super) fn ask(reader: &mut SectionReader<'_>, library: &Library) -> Option<O
     if library.identity.maker != Maker::OpenSsl || !library.identity.since((3, 0, 0)) || !loadable {
         return None;
     }
-    let program = PROGRAMS.iter().find(|program| reader.root().exists(program))?;
+    let program = PROGRAMS.iter().find(|program| reader.exists(program))?;
     let folder = format!("/{}", library.path.rsplit_once('/')?.0);
     // The report is made with the masks of this process's environment.
     let ours: Vec<(&str, String)> =

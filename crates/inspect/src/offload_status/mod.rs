@@ -198,8 +198,8 @@ impl Judge<'_> {
 
 fn ipsec(reader: &mut SectionReader<'_>, judge: &Judge<'_>) -> Vec<CryptoUser> {
     let program = ["sbin/ip", "usr/sbin/ip", "bin/ip", "usr/bin/ip"];
-    let has_states = reader.root().exists("proc/net/xfrm_stat");
-    let program = program.into_iter().find(|path| reader.root().exists(path));
+    let has_states = reader.exists("proc/net/xfrm_stat");
+    let program = program.into_iter().find(|path| reader.exists(path));
     let Some(program) = program.filter(|_| has_states) else {
         return Vec::new();
     };

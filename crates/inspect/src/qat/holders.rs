@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use millrace_hostfs::{Root, process};
+use millrace_hostfs::{Root, Unavailable, process};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::QatDevice;
+use crate::section::SectionReader;
 
 /// Bound on descriptors of one process that are looked at: some gateways have a million.
 const MAX_DESCRIPTORS: usize = 65_536;
@@ -30,23 +31,33 @@ pub struct FunctionHolder {
 }
 
 /// Notes the holders at the functions. Without a group, which needs an IOMMU, there are none.
-pub(super) fn note(root: &Root, devices: &mut [QatDevice]) {
+pub(super) fn note(reader: &mut SectionReader<'_>, devices: &mut [QatDevice]) {
     if devices.iter().all(|device| device.group.is_none()) {
         return;
     }
-    let holders = by_group(root);
+    let holders = by_group(reader);
     for device in devices {
         let own = device.group.as_ref().and_then(|group| holders.get(group));
         device.holders = own.cloned().unwrap_or_default();
     }
 }
 
-fn by_group(root: &Root) -> BTreeMap<String, Vec<FunctionHolder>> {
+fn by_group(reader: &mut SectionReader<'_>) -> BTreeMap<String, Vec<FunctionHolder>> {
+    let root = reader.root();
     let mut found: BTreeMap<String, Vec<FunctionHolder>> = BTreeMap::new();
     for pid in process::pids(root) {
         let folder = format!("proc/{pid}/fd");
         let mut groups: Vec<String> = Vec::new();
-        for descriptor in root.names(&folder).into_iter().take(MAX_DESCRIPTORS) {
+        let descriptors = match root.list(&folder) {
+            Ok(list) => list.names,
+            Err(Unavailable::Denied) => {
+                // Once for all: they belong to other users.
+                reader.note("proc/*/fd", Unavailable::Denied);
+                continue;
+            }
+            Err(_) => continue,
+        };
+        for descriptor in descriptors.into_iter().take(MAX_DESCRIPTORS) {
             let target = root.link(&format!("{folder}/{descriptor}")).ok().flatten();
             let group = target.as_deref().and_then(|target| target.strip_prefix("/dev/vfio/"));
             let is_group = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit());
@@ -103,7 +114,7 @@ mod tests {
             symlink(target, folder.join("fd/3")).expect("a link");
             symlink(target, folder.join("fd/4")).expect("a link");
         }
-        let holders = by_group(&Root::open(dir.path()).expect("a root"));
+        let holders = by_group(&mut SectionReader::new(&Root::open(dir.path()).expect("a root")));
         let expected = |pid, limit: &str| FunctionHolder {
             pid,
             name: "millrace".to_owned(),

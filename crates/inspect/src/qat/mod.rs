@@ -228,9 +228,9 @@ pub fn section(root: &Root) -> Section<Qat> {
     let qat = Qat {
         devices: devices(&mut reader),
         modules: modules(&mut reader),
-        service: root.exists("etc/init.d/qat_service")
-            || root.exists("usr/sbin/adf_ctl")
-            || root.exists("usr/local/bin/adf_ctl"),
+        service: reader.exists("etc/init.d/qat_service")
+            || reader.exists("usr/sbin/adf_ctl")
+            || reader.exists("usr/local/bin/adf_ctl"),
         configurations: configurations(&mut reader),
         interrupts: reader.table("proc/interrupts").map(|text| {
             let ours = formats::interrupts(&text, |line| line.contains("qat"));
@@ -269,10 +269,10 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<QatDevice> {
             model: identity.model.to_owned(),
             generation: identity.generation,
             virtual_function: identity.virtual_function,
-            parent: reader.root().link_name(&format!("{folder}/physfn")),
-            driver: reader.root().link_name(&format!("{folder}/driver")),
+            parent: reader.link_name(&format!("{folder}/physfn")),
+            driver: reader.link_name(&format!("{folder}/driver")),
             driver_in_tree: identity.in_tree,
-            group: reader.root().link_name(&format!("{folder}/iommu_group")),
+            group: reader.link_name(&format!("{folder}/iommu_group")),
             holders: Vec::new(),
             numa_node: reader.numa_node(&folder),
             link: link(reader, &folder),
@@ -296,7 +296,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<QatDevice> {
         }
         devices.push(device);
     }
-    holders::note(reader.root(), &mut devices);
+    holders::note(reader, &mut devices);
     devices
 }
 

@@ -13,12 +13,13 @@ use std::path::Path;
 use std::process::Command;
 
 use millrace_hostfs::Root;
+use millrace_inspect::doctor::advisories::{ADVISORIES, Advisory, advisory};
 use millrace_inspect::doctor::{
     CHECKS, Diagnosis, Finding, Observation, Remedy, Severity, diagnose, system,
 };
 
 use self::cases::{A9_LIBRARY, CASES, Case, OPENVPN, QAT_FOLDER, SWANCTL};
-use self::machine::Change::{Edit, File, Gone, Link};
+use self::machine::Change::{self, Edit, File, Gone, Link};
 use self::machine::{Machine, build};
 
 fn examine(machine: Machine) -> Diagnosis {
@@ -379,4 +380,170 @@ fn secrets_appear_neither_in_diagnosis_nor_bundle() {
     assert_eq!(system::section(&replay).known, system.known);
     // No bundle contains the kernel's command line; a section contains only the parameters that checks judge.
     assert!(system.known.is_some_and(|system| system.boot.is_empty()));
+}
+
+const LINES: &str = "lib/modules/6.1.0-28-amd64/modules.dep";
+const ALL_KINDS: &str = "kernel/crypto/algif_aead.ko.xz: kernel/crypto/af_alg.ko.xz\n\
+                         kernel/crypto/algif_hash.ko.xz: kernel/crypto/af_alg.ko.xz\n\
+                         kernel/crypto/algif_skcipher.ko.xz: kernel/crypto/af_alg.ko.xz\n\
+                         kernel/crypto/af_alg.ko.xz:\n";
+const BUILT_IN: &str = "lib/modules/6.1.0-28-amd64/modules.builtin";
+
+/// The kinds that AF_ALG has on a machine, and the lines that keep kinds out.
+fn af_alg(changes: Vec<Change>) -> (Vec<String>, usize) {
+    let all = [vec![File("proc/modules", ""), File("proc/cmdline", "ro\n")], changes].concat();
+    let folder = build(("no-accelerator", Box::leak(all.into_boxed_slice())));
+    let root = Root::open(folder.path()).expect("a root");
+    let kernel = millrace_inspect::kernel::section(&root).known.expect("a kernel");
+    (kernel.programs.af_alg_kinds, kernel.programs.af_alg_blocked.len())
+}
+
+/// The mitigations of CVE-2026-31431 as distributions and its finders published them.
+#[test]
+fn kinds_that_a_published_mitigation_keeps_out_are_not_there() {
+    let dep = || File(LINES, ALL_KINDS);
+    let conf = |text| File("etc/modprobe.d/disable-algif.conf", text);
+    let cmdline = |text| File("proc/cmdline", text);
+    let all = ["aead", "hash", "skcipher"];
+    let rest = ["hash", "skcipher"];
+    assert_eq!(af_alg(vec![dep()]), (all.map(str::to_owned).to_vec(), 0));
+    for change in [
+        conf("install algif_aead /bin/false\n"),
+        conf("install algif-aead /usr/bin/false\n"),
+        conf("blacklist algif_aead\n"),
+        cmdline("ro module_blacklist=algif_aead\n"),
+        cmdline("ro modprobe.blacklist=algif_aead\n"),
+        cmdline("ro initcall_blacklist=algif_aead_init\n"),
+    ] {
+        assert_eq!(
+            af_alg(vec![dep(), change]),
+            (rest.map(str::to_owned).to_vec(), 1),
+            "{change:?}"
+        );
+    }
+    // The sockets as a whole.
+    assert_eq!(af_alg(vec![dep(), conf("install af_alg /bin/false\n")]), (vec![], 1));
+    // A module that is loaded already is there, whatever the files say, and so is code that is built in, which only
+    // the kernel's own parameter keeps out.
+    let loaded = File(
+        "proc/modules",
+        "algif_aead 16384 0 - Live 0x0\naf_alg 32768 1 algif_aead, Live 0x0\n",
+    );
+    let (kinds, _) = af_alg(vec![dep(), loaded, conf("install algif_aead /bin/false\n")]);
+    assert_eq!(kinds, all);
+    let built_in = File(BUILT_IN, "kernel/crypto/algif_aead.ko\nkernel/crypto/af_alg.ko\n");
+    let (kinds, _) = af_alg(vec![built_in, conf("install algif_aead /bin/false\n")]);
+    assert_eq!(kinds, ["aead"]);
+    let (kinds, _) = af_alg(vec![built_in, cmdline("initcall_blacklist=algif_aead_init\n")]);
+    assert!(kinds.is_empty(), "{kinds:?}");
+}
+
+/// Where lines of the machine keep modules out, no remedy loads them, and the lines are evidence.
+#[test]
+fn doctor_asks_nobody_to_undo_a_mitigation() {
+    let blocked = "install algif_skcipher /bin/false\ninstall algif_aead /bin/false\ninstall algif_hash /bin/false\n\
+                   install virtio_crypto /bin/false\nblacklist aesni_intel\n";
+    let line = File("etc/modprobe.d/mitigation.conf", blocked);
+    for id in ["kernel-bulk-interface", "virtio-crypto-driver", "kernel-portable-aes"] {
+        let case = CASES.iter().find(|case| case.id == id).expect("a case");
+        let (machine, changes) = case.fires;
+        let changes = Box::leak([changes, &[line]].concat().into_boxed_slice());
+        let diagnosis = examine((machine, changes));
+        let finding = found(&diagnosis, id).expect("a finding");
+        let quoted = finding
+            .evidence
+            .iter()
+            .any(|line| line.starts_with("etc/modprobe.d/mitigation.conf: "));
+        assert!(quoted, "{finding:?}");
+        let loads =
+            |remedy: &Remedy| matches!(remedy, Remedy::Run(text) if text.contains("modprobe"));
+        assert!(!finding.remedy.iter().any(loads), "{finding:?}");
+    }
+}
+
+/// What the remedies of a machine load or relax, as the table of advisories spells it.
+fn loaded_or_relaxed(text: &str) -> Vec<String> {
+    const MARKS: &[(&str, &str)] = &[
+        ("RestrictAddressFamilies", "RestrictAddressFamilies"),
+        ("seccomp", "RestrictAddressFamilies"),
+        ("LimitMEMLOCK", "LimitMEMLOCK"),
+        ("IPC_LOCK", "LimitMEMLOCK"),
+        ("LimitNOFILE", "LimitNOFILE"),
+        ("worker_rlimit_nofile", "LimitNOFILE"),
+        ("notrack", "notrack"),
+        ("nft add", "nft add rule"),
+        ("crconf", "crconf"),
+        ("mount -t debugfs", "debugfs"),
+        ("mount ", "debugfs"),
+    ];
+    let marked =
+        MARKS.iter().filter(|(mark, _)| text.contains(mark)).map(|(_, row)| (*row).to_owned());
+    let mut found: Vec<String> = marked.collect();
+    let code = text.split("        # ").next().unwrap_or_default();
+    for (command, end) in [("modprobe ", "modprobe"), ("sysctl ", "sysctl"), ("insmod ", "insmod")]
+    {
+        let Some((_, words)) = code.split_once(command) else { continue };
+        let words = words.split_whitespace().map(|word| word.trim_matches(['`', '.', ',', ';']));
+        if end == "sysctl" {
+            found.extend(words.filter_map(|word| Some(word.split_once('=')?.0.to_owned())));
+        } else {
+            let names = words.filter(|word| !word.starts_with('-') && !word.contains('='));
+            found.extend(names.map(str::to_owned));
+        }
+    }
+    found.extend(
+        code.split(' ')
+            .filter(|word| word.starts_with("algif_"))
+            .map(|word| word.trim_matches(['`', '.', ',', ';']).to_owned()),
+    );
+    found
+}
+
+#[test]
+fn every_remedy_that_loads_or_relaxes_something_was_read_against_advisories() {
+    let mut seen = BTreeSet::new();
+    for case in CASES {
+        for finding in examine(case.fires).findings {
+            for remedy in finding.remedy {
+                let (Remedy::Run(text) | Remedy::Advice(text)) = remedy;
+                seen.extend(loaded_or_relaxed(&text));
+            }
+        }
+    }
+    assert!(seen.len() > 8, "{seen:?}");
+    assert!(!seen.contains("algif_aead"), "CVE-2026-31431");
+    let unread: Vec<_> = seen.iter().filter(|one| advisory(one).is_none()).collect();
+    assert!(unread.is_empty(), "no row in doctor/advisories.rs: {unread:?}");
+
+    // A remedy in a branch that no case takes stands in the source.
+    let checks = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/checks");
+    for entry in fs::read_dir(checks).expect("checks").map(Result::unwrap) {
+        let text = fs::read_to_string(entry.path()).expect("a source");
+        assert!(!text.contains("modprobe "), "{}: use Facts::loading", entry.path().display());
+        for line in text.lines().filter(|line| line.contains(".run(") || line.contains(".advise("))
+        {
+            let unread = loaded_or_relaxed(line)
+                .into_iter()
+                .find(|one| !one.contains('{') && advisory(one).is_none());
+            assert_eq!(unread, None, "{line}");
+        }
+        for named in text.split("loading(").skip(1).filter_map(|rest| rest.split(')').next()) {
+            for module in named.split('"').skip(1).step_by(2).filter(|word| word.contains('_')) {
+                let name = module.split([' ', '{']).next().unwrap_or_default();
+                assert!(advisory(name).is_some(), "no row for {module}");
+            }
+        }
+    }
+}
+
+#[test]
+fn advisories_have_a_day_and_the_guide_has_their_table() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/doctor.md");
+    let guide = fs::read_to_string(guide).expect("docs/guide/doctor.md");
+    for Advisory { remedy, read, date } in ADVISORIES {
+        let row = format!("| `{remedy}` | {read} | {date} |");
+        assert!(guide.contains(&row), "not in the guide: {row}");
+        let numbers: Vec<usize> = date.split('-').filter_map(|part| part.parse().ok()).collect();
+        assert!(matches!(numbers[..], [2026..=2100, 1..=12, 1..=31]), "{date}");
+    }
 }

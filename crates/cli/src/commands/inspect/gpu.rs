@@ -13,7 +13,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
     page.heading("Other accelerators");
     if let Some(found) = &section.known {
         if found.gpus.is_empty() {
-            page.fact("GPUs", "none of NVIDIA");
+            page.fact("GPUs", section.absence(&["sys/bus/pci/devices"], "none of NVIDIA"));
         } else {
             gpus(page, found);
         }
@@ -23,7 +23,10 @@ pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
             let driver = device.driver.as_deref().unwrap_or("no driver");
             format!("{} ({driver})", device.name)
         });
-        page.fact("virtio-crypto", &joined(virtio, "none"));
+        page.fact(
+            "virtio-crypto",
+            &joined(virtio, section.absence(&["sys/bus/virtio/devices"], "none")),
+        );
         let engines =
             [("DSA", &found.dsa, "copies and checksums"), ("IAA", &found.iaa, "compression")];
         for (name, engines, what) in engines {
@@ -32,9 +35,15 @@ pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
                 page.fact(name, &format!("{states} ({what}, no encryption)"));
             }
         }
-        page.fact("/dev/crypto", if found.dev_crypto { "yes" } else { "no" });
-        let af_alg = found.af_alg.map(|has| if has { "yes" } else { "no" });
-        page.fact("AF_ALG", af_alg.unwrap_or("not known"));
+        let modules = ["proc/modules", "sys/module"];
+        let no_dev = section.absence(&["dev/crypto", modules[0], modules[1]], "no");
+        page.fact("/dev/crypto", if found.dev_crypto { "yes" } else { no_dev });
+        let af_alg = match found.af_alg {
+            Some(true) => "yes",
+            Some(false) => section.absence(&modules, "no"),
+            None => section.absence(&["proc/net/protocols"], "not known"),
+        };
+        page.fact("AF_ALG", af_alg);
     }
     page.unread(section);
 }

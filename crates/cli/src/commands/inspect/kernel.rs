@@ -11,7 +11,7 @@ use millrace_inspect::kernel::{AlgorithmCandidate, Kernel};
 use millrace_inspect::network::{InterfaceKind, Network};
 use millrace_inspect::section::Section;
 
-use crate::output::{Table, or};
+use crate::output::{Table, joined, or};
 use crate::page::{Page, plain};
 
 /// The kernel's implementations.
@@ -45,15 +45,20 @@ pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
         if kernel.fips == Some(true) {
             page.fact("FIPS", "approved algorithms only");
         }
-        for_programs(page, &kernel.programs);
+        for_programs(page, section, &kernel.programs);
     }
     page.unread(section);
 }
 
 /// The ciphers for programs, and the sizes that were measured for them.
-fn for_programs(page: &mut Page, programs: &ProgramCiphers) {
-    if !programs.af_alg_kinds.is_empty() {
-        page.fact("AF_ALG has", &programs.af_alg_kinds.join(", "));
+fn for_programs(page: &mut Page, section: &Section<Kernel>, programs: &ProgramCiphers) {
+    let none = section.absence(&["proc/modules", "lib/modules"], "");
+    let kinds = joined(&programs.af_alg_kinds, none);
+    if !kinds.is_empty() {
+        page.fact("AF_ALG has", &kinds);
+    }
+    for blocked in &programs.af_alg_blocked {
+        page.fact("AF_ALG: kept out", &format!("{} ({})", blocked.module, plain(&blocked.by)));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     for measured in &programs.measured {
@@ -90,7 +95,7 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
     page.heading("Cryptography in the network");
     if let Some(network) = &section.known {
         let ktls = match &network.ktls {
-            None => "no".to_owned(),
+            None => section.absence(&["proc/net/tls_stat"], "no").to_owned(),
             Some(stat) => {
                 let count = |name: &str| stat.get(name).copied().unwrap_or(0);
                 format!(
@@ -102,16 +107,24 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
         };
         page.fact("kernel TLS", &ktls);
         let word = |is_present, yes, no| if is_present { yes } else { no };
-        page.fact("IPsec", word(network.ipsec_errors.is_some(), "yes", "no"));
+        page.fact(
+            "IPsec",
+            word(
+                network.ipsec_errors.is_some(),
+                "yes",
+                section.absence(&["proc/net/xfrm_stat"], "no"),
+            ),
+        );
         let errors = network.ipsec_errors.iter().flatten().filter(|(_, count)| **count > 0);
         for (name, count) in errors {
             page.fact("", &format!("{name}: {count}"));
         }
-        page.fact("WireGuard", word(network.wireguard, "loaded", "not loaded"));
+        let not_loaded = section.absence(&["proc/modules", "sys/module"], "not loaded");
+        page.fact("WireGuard", word(network.wireguard, "loaded", not_loaded));
         let openvpn = match (network.openvpn.in_tree, network.openvpn.out_of_tree) {
             (true, _) => "ovpn, for OpenVPN 2.7 and later",
             (false, true) => "ovpn-dco, for OpenVPN 2.6",
-            (false, false) => "not loaded",
+            (false, false) => not_loaded,
         };
         page.fact("OpenVPN DCO", openvpn);
         interfaces(page, network);

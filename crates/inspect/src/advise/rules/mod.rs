@@ -84,7 +84,7 @@ fn first(facts: &AdviseFacts, subject: Subject) -> Vec<String> {
     let mut first: Vec<String> = slow
         .map(|slow| format!("{slow}. Replace it by a build with assembly first: {why}"))
         .collect();
-    if let Some(load) = facts.load_aes {
+    if let Some(load) = &facts.load_aes {
         first.push(format!(
             "{}. Load the modules with the processor's instructions (`{load}`; `millrace doctor --only \
              kernel-portable-aes` says more), then ask again: AES-GCM will be the fastest cipher",

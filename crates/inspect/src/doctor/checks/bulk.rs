@@ -33,19 +33,33 @@ fn hides_devices<'a>(facts: &Facts<'a>) -> Option<&'a str> {
 pub(super) fn interface(facts: &Facts<'_>) -> Option<Finding> {
     let (programs, lines) = used(facts)?;
     let others = facts.accelerators()?;
-    if others.dev_crypto || others.af_alg != Some(false) || !programs.af_alg_kinds.is_empty() {
+    // Denied is not absent.
+    let looked = facts.report.kernel.absence(&["proc/modules", "lib/modules"], "");
+    if !looked.is_empty()
+        || others.dev_crypto
+        || others.af_alg != Some(false)
+        || !programs.af_alg_kinds.is_empty()
+    {
         return None;
     }
+    let finding = Finding::warning()
+        .evidence(lines)
+        .impact("The setting has no effect: OpenSSL does every packet itself.");
+    let blocked = programs.af_alg_blocked.iter().map(|one| one.by.clone());
+    if !programs.af_alg_blocked.is_empty() {
+        return Some(finding.evidence(blocked).advise(
+            "Remove kernel_bulk, and leave the lines: they close published holes of these sockets (CVE-2026-31431). \
+             /dev/crypto (the package cryptodev) is another way to the kernel's ciphers.",
+        ));
+    }
     Some(
-        Finding::warning()
-            .evidence(lines)
+        finding
             .evidence([
                 "proc/net/protocols: no ALG; no module algif_* in proc/modules and lib/modules".to_owned(),
                 "dev/crypto: not there".to_owned(),
             ])
-            .impact("The setting has no effect: OpenSSL does every packet itself.")
-            .run("modprobe -a algif_skcipher algif_aead algif_hash        # or the package cryptodev")
-            .advise("A kernel without CONFIG_CRYPTO_USER_API_SKCIPHER and without cryptodev: remove kernel_bulk."),
+            .advise("Remove kernel_bulk, or install the package cryptodev.")
+            .advise("Where the kernel can have the sockets: on one with the fix of CVE-2026-31431, algif_skcipher and algif_hash (CONFIG_CRYPTO_USER_API_SKCIPHER, _HASH). They carry AES-CBC, AES-CTR and hashes."),
     )
 }
 
@@ -79,7 +93,8 @@ pub(super) fn filter(facts: &Facts<'_>) -> Option<Finding> {
         finding
             .evidence(lines)
             .impact("A service whose filter of system calls refuses AF_ALG gets no session of the kernel, and OpenSSL does its packets (millrace-kernel-bulk-failed counts them).")
-            .advise("`systemctl edit SERVICE`, then: [Service] RestrictAddressFamilies=AF_ALG beside the families that it has. Containers: a seccomp profile that allows socket(AF_ALG).")
+            .advise("Remove kernel_bulk for this service and keep the filter: it also keeps what breaks into the service from the hole CVE-2026-31431.")
+            .advise("Only on a kernel with the fix of CVE-2026-31431, which the distribution's advisory names: `systemctl edit SERVICE`, then [Service] RestrictAddressFamilies=AF_ALG beside the families that it has. Containers: a seccomp profile that lets AF_ALG through.")
             .advise("`openssl list -providers -verbose` in the service's environment counts messages by the kernel (millrace-kernel-bulk)."),
     )
 }

@@ -6,7 +6,7 @@
 use crate::cpu::State;
 use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity, quote};
 use crate::kernel::crypto::is_fixed_time_aes;
-use crate::kernel::{AlgorithmCandidate, DeviceDriver, PassedOver, load_aes_modules};
+use crate::kernel::{AlgorithmCandidate, DeviceDriver, PassedOver, aes_modules};
 use crate::qat::QatDevice;
 
 /// The kernel section's name for QAT's implementations.
@@ -127,7 +127,7 @@ pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Finding> {
     }
     let portable: Vec<(&str, &AlgorithmCandidate)> = facts.kernel()?.portable_aes().collect();
     let leaks = !portable.iter().all(|(_, taken)| is_fixed_time_aes(&taken.driver));
-    Finding::warning()
+    let finding = Finding::warning()
         .evidence(portable.iter().map(|(mode, taken)| format!("proc/crypto: {mode}: {}", taken.driver)))
         .impact(if leaks {
             "AES is many times slower than with the processor's instructions, and its time depends on the data."
@@ -135,7 +135,9 @@ pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Finding> {
             "AES is many times slower than with the processor's instructions: aes-fixed-time trades speed for a \
              time that does not depend on the data, which the instructions have anyway."
         })
-        .run(load_aes_modules(cpu.architecture))
-        .advise("New associations use the module. If it does not exist, the kernel lacks CONFIG_CRYPTO_AES_NI_INTEL (or CRYPTO_AES_ARM64_CE_BLK).")
-        .if_evident()
+        .if_evident()?;
+    let finding = facts
+        .loading(finding, &aes_modules(cpu.architecture), "")
+        .advise("New associations use the module. If it does not exist, the kernel lacks CONFIG_CRYPTO_AES_NI_INTEL (or CRYPTO_AES_ARM64_CE_BLK).");
+    Some(finding)
 }

@@ -3,7 +3,7 @@
 
 //! QAT devices: presence, state, health, place in the machine.
 
-use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity};
 use crate::qat::QatDevice;
 use crate::qat::formats::FirmwareHeartbeat;
 use crate::qat::ids::{Generation, IDENTITIES};
@@ -52,17 +52,7 @@ pub(super) fn driver(facts: &Facts<'_>) -> Option<Finding> {
     let first = bare.first()?;
     let row = IDENTITIES.iter().find(|row| row.device == first.device_id);
     let module = row.map_or_else(|| "intel_qat".to_owned(), |row| format!("qat_{}", row.class));
-    let blacklisted: Vec<String> = facts
-        .settings_of(&[
-            (ConfiguredProgram::Modprobe, "blacklist"),
-            (ConfiguredProgram::Modprobe, "install"),
-        ])
-        .filter(|(_, setting)| {
-            let name = setting.words().next().unwrap_or_default();
-            name == module || name == "intel_qat"
-        })
-        .map(quote)
-        .collect();
+    let blacklisted = facts.blocked_by(&[&*module, "intel_qat"]);
     let is_blacklisted = !blacklisted.is_empty();
     let finding = Finding::warning()
         .title(format!("{} QAT device(s) have no driver", bare.len()))
@@ -79,7 +69,7 @@ pub(super) fn driver(facts: &Facts<'_>) -> Option<Finding> {
             "Remove the line, unless Intel's own package shall drive the device: then run `systemctl start qat`.",
         )
     } else {
-        finding.run(format!("modprobe {module}")).advise(
+        facts.loading(finding, &[&module], "").advise(
             "If it fails: read dmesg, look for the firmware in /lib/firmware, enable QuickAssist in the BIOS.",
         )
     })
@@ -122,9 +112,9 @@ pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
         .evidence(driver_missing(&bare))
         .impact("The host reserved it for this machine, and nothing uses it.");
     Some(if row.in_tree {
-        finding.run(format!("modprobe qat_{}", row.class))
+        facts.loading(finding, &[&format!("qat_{}", row.class)], "")
     } else {
-        finding.run("modprobe vfio-pci").advise(
+        facts.loading(finding, &["vfio-pci"], "").advise(
             "User space (qatlib, qatprovider) then drives it: the kernel has no driver for virtual functions of this \
              generation.",
         )
@@ -461,12 +451,11 @@ pub(super) fn hugepages(facts: &Facts<'_>) -> Option<Finding> {
     let library = qat.user_space.iter().find(|file| file.contains("libusdm"));
     let total = facts.system.memory.get("HugePages_Total")?;
     let user = module.or(library).filter(|_| *total == 0)?;
-    Some(
-        Finding::notice()
-            .evidence([user.clone(), "proc/meminfo: HugePages_Total 0".to_owned()])
-            .impact("User-space requests use pages of 4 KiB: more address translations per request. It works without \
-                huge pages.")
-            .run("sysctl vm.nr_hugepages=1024        # 2 GiB; put it into /etc/sysctl.d to keep it")
-            .run("modprobe usdm_drv max_huge_pages=1024 max_huge_pages_per_process=16"),
-    )
+    let finding = Finding::notice()
+        .evidence([user.clone(), "proc/meminfo: HugePages_Total 0".to_owned()])
+        .impact("User-space requests use pages of 4 KiB: more address translations per request. It works without \
+            huge pages.")
+        .run("sysctl vm.nr_hugepages=1024        # 2 GiB; put it into /etc/sysctl.d to keep it");
+    let module = "usdm_drv max_huge_pages=1024 max_huge_pages_per_process=16";
+    Some(facts.loading(finding, &[module], ""))
 }
