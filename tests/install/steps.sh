@@ -31,6 +31,14 @@ on() {
     ((status == 0)) || fail "$name on $machine: status $status"
 }
 
+# leave MACHINE NAME: runs a fence whose command goes on until it is ended, and leaves it in the background.
+leave() {
+    printf '%s\n' "$2" >>"$USED"
+    step "$1: $2, in the background"
+    guide_text "$2" >"$LAB/$1/root/var/tmp/$2.sh"
+    execute "$1" "$(guide_user "$2")" "nohup bash -e /var/tmp/$2.sh >/var/tmp/$2.log 2>&1 &" "$2" || fail "$2 on $1"
+}
+
 # run MACHINE SHELL-TEXT: runs something that no guide says, as root.
 run() {
     local status=0

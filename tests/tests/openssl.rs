@@ -7,6 +7,7 @@
 use std::fs;
 use std::process::Command;
 
+use millrace_operation::stub::Stub;
 use millrace_testkit::skip;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::edge::EdgeOptions;
@@ -79,6 +80,20 @@ fn uri_signs_in_the_pool() {
     let said = succeed(verify.args(options).arg("-sigfile").arg(&signature));
     assert!(said.contains("Verified Successfully"), "{said}");
     assert_eq!(setup.node.served().total(), 1);
+}
+
+/// nginx from 1.29 opens `store:` URIs when it starts and reloads: the public half in the URI spares the node.
+#[test]
+fn uri_with_the_public_half_is_opened_without_a_node() {
+    let mut setup = Pooled::start(KeyKind::Rsa2048);
+    setup.node.kill();
+    let edge = setup.edge(|options| options);
+    let stub = Stub::find(&fs::read_to_string(&setup.stub).expect("a file")).expect("a stub");
+    let public = succeed(&mut edge.openssl(&["pkey", "-in", &stub.to_uri(), "-pubout"]));
+    let expected = fs::read_to_string(setup.public_key()).expect("public key");
+    assert!(public.contains(expected.trim()), "{public}");
+    let output = run(&mut edge.openssl(&["pkey", "-in", "millrace:www", "-pubout"]));
+    assert!(!output.status.success(), "the name alone needs a node");
 }
 
 #[test]

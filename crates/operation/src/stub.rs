@@ -96,6 +96,12 @@ impl Stub {
         pem
     }
 
+    /// The URI with the public half, which is opened without a node: `millrace:name?spki=BASE64URL`.
+    #[must_use]
+    pub fn to_uri(&self) -> String {
+        format!("{SCHEME}:{}?spki={}", self.name, URL_SAFE_NO_PAD.encode(&self.spki))
+    }
+
     /// The DER in the PEM block.
     #[must_use]
     pub fn to_der(&self) -> Vec<u8> {
@@ -255,6 +261,9 @@ mod tests {
         assert_eq!((plain.name.as_str(), plain.spki), ("web", None));
         let full = parse_uri("millrace:web?spki=AQID").expect("uri");
         assert_eq!(full.spki.as_deref(), Some(&[1, 2, 3][..]));
+        let stub = Stub::new("web", &[0xff; 91]).expect("stub");
+        let read = parse_uri(&stub.to_uri()).expect("its own URI");
+        assert_eq!((read.name, read.spki), (stub.name, Some(stub.spki)));
         for bad in [
             "millrace:",
             "pkcs11:web",

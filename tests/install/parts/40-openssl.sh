@@ -8,6 +8,9 @@ on gateway-1 openssl-key
 on gateway-1 openssl-provider
 printed "default"
 printed "millrace"
+on gateway-1 openssl-uri
+printed "BEGIN PUBLIC KEY"
+printed "ssl_certificate_key store:millrace:www?spki="
 on gateway-1 openssl-try
 printed "rsa-pss-sign"
 if [[ $RELEASE != 12 ]]; then

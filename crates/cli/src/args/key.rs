@@ -229,7 +229,9 @@ Example:
   millrace key stub www -o /etc/haproxy/www.pem.key
 
 The stub holds no secret, only the name and the public half of the key. Give
-it to the application where a private key is expected.";
+it to the application where a private key is expected, or the URI (--uri) to
+one that takes URIs: with `store:` before it, nginx from 1.29 starts and
+reloads also while no node answers.";
 
 /// Write the PEM stub that stands in for the key on a gateway
 #[derive(Debug, Args)]
@@ -237,6 +239,9 @@ it to the application where a private key is expected.";
 pub(crate) struct KeyStubArgs {
     /// Name of the key
     pub(crate) name: String,
+    /// The URI of the key with its public half, instead of the PEM stub
+    #[arg(long)]
+    pub(crate) uri: bool,
     /// Write here instead of to standard output
     #[arg(short, long, value_name = "FILE", value_parser = output_file())]
     pub(crate) output: Option<PathBuf>,

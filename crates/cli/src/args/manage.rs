@@ -412,6 +412,9 @@ pub(crate) struct PoolKeyImportArgs {
 pub(crate) struct PoolKeyStubArgs {
     /// Name of the key
     pub(crate) name: KeyName,
+    /// The URI of the key with its public half, instead of the PEM stub
+    #[arg(long)]
+    pub(crate) uri: bool,
     /// Write here instead of to standard output
     #[arg(short, long, value_name = "FILE", value_parser = output_file())]
     pub(crate) output: Option<PathBuf>,

@@ -208,6 +208,12 @@ fn stub_names_the_key_and_is_written_to_the_output_path() {
     place.run(&["key", "stub", "www", "-o", file.to_str().unwrap()]).done();
     assert_eq!(fs::read_to_string(&file).unwrap(), printed);
     place.run(&["key", "stub", "gone"]).failed(4, &["no key named gone"]);
+    let uri = place.run(&["key", "stub", "www", "--uri"]).done().data.clone();
+    assert!(uri.starts_with("millrace:www?spki=MFkw") && uri.lines().count() == 1, "{uri}");
+    let shown = place.run(&["key", "show", "www", "--json"]).done().data.clone();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["uri"], uri.trim_end());
+    assert!(place.run(&["key", "show", "www"]).done().data.contains(uri.trim_end()));
 }
 
 #[test]

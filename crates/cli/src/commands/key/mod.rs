@@ -199,23 +199,23 @@ fn write_stub(args: &KeyStubArgs) -> Result<()> {
     if let Some(problem) = problem {
         eprintln!("warning: no node can use this key: {problem}");
     }
-    put_stub(&stub_of(&meta)?, args.output.as_deref())
+    put_stub(&stub_of(&meta)?, args.uri, args.output.as_deref())
 }
 
-/// Writes a stub to a file, or to standard output.
-pub(super) fn put_stub(pem: &str, path: Option<&Path>) -> Result<()> {
+/// Writes a stub, or its URI, to a file or to standard output.
+pub(super) fn put_stub(stub: &Stub, as_uri: bool, path: Option<&Path>) -> Result<()> {
+    let text = if as_uri { format!("{}\n", stub.to_uri()) } else { stub.to_pem() };
     let Some(path) = path else {
-        return output::print(pem);
+        return output::print(&text);
     };
     let mut file = fs::File::create(path).with_context(|| format!("making {}", path.display()))?;
-    file.write_all(pem.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
     eprintln!("wrote {}: give it to the application as its private key", path.display());
     Ok(())
 }
 
-/// The PEM block that replaces the key on a gateway: its name and public half, no secret.
-fn stub_of(meta: &KeyMeta) -> Result<String> {
+/// What replaces the key on a gateway: its name and public half, no secret.
+fn stub_of(meta: &KeyMeta) -> Result<Stub> {
     let stub = Stub::new(&meta.name, &meta.info.spki);
-    let stub = stub.with_context(|| format!("{} cannot be named by a stub", meta.name))?;
-    Ok(stub.to_pem())
+    stub.with_context(|| format!("{} cannot be named by a stub", meta.name))
 }

@@ -6,6 +6,7 @@
 use std::iter;
 
 use aws_lc_rs::digest;
+use millrace_operation::stub::Stub;
 use millrace_service::keys::{KeyReport, KeyRow};
 use millrace_service::store::KeyMeta;
 use schemars::JsonSchema;
@@ -31,6 +32,8 @@ pub(crate) struct KeyView {
     hashes: Vec<&'static str>,
     /// SHA-256 of the `SubjectPublicKeyInfo`, in hex. The provider finds a key by it.
     spki_sha256: String,
+    /// URI with the public half, for programs that take URIs; null if the name cannot stand in one.
+    uri: Option<String>,
     /// Id of the key-encryption key that sealed the file.
     kek: String,
     /// Whether the seal was opened and has verified the other fields.
@@ -66,6 +69,7 @@ impl KeyView {
             operations: operations.map(|kind| kind.name()).collect(),
             hashes: meta.policy.hashes.iter().map(|hash| hash.name()).collect(),
             spki_sha256,
+            uri: Stub::new(&meta.name, &meta.info.spki).map(|stub| stub.to_uri()),
             kek: meta.kek.to_string(),
             authenticated: meta.authenticated,
             problem: problem.or(reported),
@@ -102,6 +106,7 @@ impl KeyView {
             ("hashes", self.hashes.join(" ")),
             ("spki sha256", self.spki_sha256.clone()),
         ];
+        rows.extend(self.uri.iter().map(|uri| ("uri", uri.clone())));
         rows.extend(self.last_used.map(|used| ("last used", date(used))));
         rows.extend(self.former.iter().map(|version| {
             let key_type = &version.key_type;

@@ -154,7 +154,7 @@ fn stub(args: &PoolKeyStubArgs) -> Result<()> {
     let spki = STANDARD.decode(&key.spki).context("the manager's answer has no public half")?;
     let stub = Stub::new(key.name.as_str(), &spki)
         .with_context(|| format!("{} cannot be named by a stub", key.name))?;
-    put_stub(&stub.to_pem(), args.output.as_deref())
+    put_stub(&stub, args.uri, args.output.as_deref())
 }
 
 fn remove(args: &PoolKeyRemoveArgs) -> Result<()> {
