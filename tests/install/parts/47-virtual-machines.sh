@@ -11,7 +11,7 @@ printed "vhost-user"
 on gateway-1 virtio-status
 printed "millrace_virtio_"
 on gateway-1 virtio-drain
-run gateway-1 'pkill -f "virtio run"; while pgrep -f "virtio run" >/dev/null; do sleep 0.05; done'
+run gateway-1 'pkill -f "[v]irtio run"; while pgrep -f "[v]irtio run" >/dev/null; do sleep 0.05; done'
 if [[ $INIT == systemd ]]; then
     # Its group is the monitor's; udev, which makes it, is not in containers.
     run gateway-1 'getent group kvm || groupadd --system kvm'

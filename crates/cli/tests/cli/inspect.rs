@@ -108,7 +108,7 @@ fn what_is_denied_is_not_called_absent() {
 
     let place = Place::new();
     let open = |path: &std::path::Path, mode: u32| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     open(&place.path(""), 0o755);
     let tree = place.path("tree");
@@ -121,8 +121,8 @@ fn what_is_denied_is_not_called_absent() {
         ("sys/module/wireguard/x", ""),
     ] {
         let path = tree.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
     let page = || {
         let mut command = place.command(["inspect", "--root", tree.to_str().unwrap()]);
