@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 # What the README tells an administrator to have (make), what the guides use, and ssh between machines.
 PACKAGES=(
     systemd systemd-sysv dbus procps iproute2 util-linux passwd
-    make sudo openssl curl ca-certificates openssh-server openssh-client
-    nginx haproxy libisal2
+    make sudo openssl curl jq ca-certificates openssh-server openssh-client
+    nginx haproxy libisal2 openvpn
 )
 
 fail() {

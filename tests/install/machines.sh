@@ -55,10 +55,13 @@ machine_start() {
         --timezone=off --machine="$name" --directory="$dir/root" --network-namespace-path="/run/netns/$name"
         --capability=CAP_PERFMON --system-call-filter=perf_event_open
         --bind-ro="$PWD:/usr/src/millrace" --bind-ro="$ARTIFACTS:/usr/src/millrace/target/release")
+    # For the tunnels of vpn.md.
+    if [[ -e /dev/net/tun ]]; then start+=(--bind=/dev/net/tun --capability=CAP_NET_ADMIN); fi
     if [[ $INIT == systemd ]]; then start+=(--boot); else start+=(--as-pid2 sleep infinity); fi
     (
         echo "$BASHPID" >"$CONTROL/$name/cgroup.procs"
-        exec "${start[@]}"
+        # /proc/sys/net of a machine is its own: vpn.md sets how flows are spread.
+        SYSTEMD_NSPAWN_API_VFS_WRITABLE=network exec "${start[@]}"
     ) </dev/null >"$dir/console" 2>&1 &
     SUPERVISOR[$name]=$!
     poll "machine $name starts" machine_leader "$name"
