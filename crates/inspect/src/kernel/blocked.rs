@@ -81,8 +81,10 @@ pub(crate) fn read(reader: &mut SectionReader<'_>) -> Vec<BlockedModule> {
     blocked
 }
 
-/// A line of modprobe.d that keeps a module out: `blacklist NAME`, or `install NAME COMMAND` whose command loads nothing.
-fn of_line(file: &str, line: &str) -> Option<BlockedModule> {
+/// The module that a line of modprobe.d keeps out: `blacklist NAME`, or `install NAME COMMAND` whose command loads
+/// nothing.
+#[must_use]
+pub fn of_line(file: &str, line: &str) -> Option<BlockedModule> {
     let line = line.trim();
     let mut words = line.split_ascii_whitespace();
     let command = words.next()?;
@@ -97,7 +99,9 @@ fn of_line(file: &str, line: &str) -> Option<BlockedModule> {
     BlockedModule::new(module, format!("{file}: {shown}")).filter(|_| blocks)
 }
 
-fn of_parameters(parameters: &str) -> Vec<BlockedModule> {
+/// The modules that the kernel's parameters keep out.
+#[must_use]
+pub fn of_parameters(parameters: &str) -> Vec<BlockedModule> {
     let mut blocked = Vec::new();
     for word in parameters.split_ascii_whitespace() {
         let Some((name, list)) = word.split_once('=') else {
