@@ -17,15 +17,18 @@
 //! node goes through here, never through the sockets of [`crate::http`].
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::{IncomingStream, Listener};
+use millrace_service::admission::Activity;
 use millrace_service::log_limit::RateLimit;
 use millrace_service::status::Sessions;
 use serde_json::json;
@@ -34,7 +37,9 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use crate::handle::NodeHandle;
-use crate::http::{Bounded, json as answer};
+use crate::http::{ADMIN, Bounded, json as answer, refuse_ambiguous};
+use crate::listener::unix_source;
+use crate::places::Place;
 
 /// Mode of the socket: closed to other users, unless the configuration names some. Then every user can connect,
 /// and [`Authenticated`] closes the connections of users without a right.
@@ -46,6 +51,13 @@ pub(crate) fn socket_mode(uids: &[u32]) -> u32 {
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     uid: u32,
+}
+
+/// The user of a request, and the place of its connection.
+#[derive(Clone, Debug)]
+struct Administrator {
+    uid: u32,
+    place: Arc<Place>,
 }
 
 /// A listener that closes connections of other users.
@@ -79,9 +91,10 @@ impl Listener for Authenticated {
     }
 }
 
-impl Connected<IncomingStream<'_, Bounded<Authenticated>>> for Peer {
+impl Connected<IncomingStream<'_, Bounded<Authenticated>>> for Administrator {
     fn connect_info(stream: IncomingStream<'_, Bounded<Authenticated>>) -> Self {
-        *stream.remote_addr()
+        let place = Arc::clone(stream.io().place());
+        Self { uid: stream.remote_addr().uid, place }
     }
 }
 
@@ -92,9 +105,11 @@ pub(crate) async fn serve(
     node: NodeHandle,
 ) -> io::Result<()> {
     uids.extend([0, rustix::process::geteuid().as_raw()]);
-    let listener = Bounded::of_node(
+    let listener = Bounded::new(
         Authenticated { listener, uids, complaints: RateLimit::default() },
         node.service().clone(),
+        ADMIN,
+        |stream, _| unix_source(stream),
     );
     let router = Router::new()
         .route("/status", get(status))
@@ -102,8 +117,9 @@ pub(crate) async fn serve(
         .route("/keys", get(keys))
         .route("/settings", get(settings))
         .route("/reload", post(reload))
+        .layer(from_fn(refuse_ambiguous))
         .with_state(node);
-    let service = router.into_make_service_with_connect_info::<Peer>();
+    let service = router.into_make_service_with_connect_info::<Administrator>();
     axum::serve(listener, service).await
 }
 
@@ -133,7 +149,12 @@ async fn settings(State(node): State<NodeHandle>) -> Response {
     answer(&json!({ "revision": now.revision, "settings": now.settings }))
 }
 
-async fn reload(State(node): State<NodeHandle>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+async fn reload(
+    State(node): State<NodeHandle>,
+    ConnectInfo(peer): ConnectInfo<Administrator>,
+) -> Response {
+    // It reads the disk, and does not give way meanwhile to a connection that only waits.
+    peer.place.mark(Activity::Working);
     info!(uid = peer.uid, "reload asked for");
     match spawn_blocking(move || node.reload_all(&format!("uid:{}", peer.uid))).await {
         Ok(Ok(report)) => answer(&report),

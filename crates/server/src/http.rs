@@ -3,36 +3,40 @@
 
 //! `/metrics`, `/healthz`, `/status` and the page over HTTP without authentication, on loopback and on a unix socket.
 //! The answers contain names and numbers, no secrets, and no request changes the node: the module `admin` does
-//! that. The number of connections is bounded, each request and each answer has a timeout, and the oldest
-//! connection that has not sent a whole request gives way to a new one, so that slow clients do not block others.
+//! that. The number of connections is bounded, each request and each answer has a timeout, and a newcomer always
+//! enters: a connection that waits for its client, or only watches, gives way ([`crate::places`]).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::Listener;
-use millrace_operation::sync::lock;
+use axum::serve::{IncomingStream, Listener};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
 
 use millrace_service::Service;
+use millrace_service::admission::{Activity, Class, Source};
+use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::overview::OverviewSampler;
 
-use crate::web;
+use crate::listener::unix_source;
+use crate::places::{Displaced, Place, Places};
+use crate::web::{self, Addressed};
 
 /// Serves a loopback address until the task is dropped. A browser on this machine can reach it, so a page of
 /// a foreign site could read the answers through a name that it resolves to 127.0.0.1 (DNS rebinding). The
@@ -43,17 +47,24 @@ pub(crate) async fn serve_tcp(
     overviews: Overviews,
 ) -> io::Result<()> {
     let router = router(&service, overviews).layer(from_fn(refuse_foreign));
-    axum::serve(Bounded::of_node(listener, service), router).await
+    let router = router.into_make_service_with_connect_info::<Seat>();
+    axum::serve(Bounded::new(listener, service, METRICS, tcp_source), router).await
 }
 
-/// Serves a unix socket until the task is dropped.
+/// Serves a unix socket until the task is dropped. No browser reaches it, so it may be addressed by any one name.
 pub(crate) async fn serve_unix(
     listener: UnixListener,
     service: Service,
     overviews: Overviews,
 ) -> io::Result<()> {
-    let router = router(&service, overviews);
-    axum::serve(Bounded::of_node(listener, service), router).await
+    let router = router(&service, overviews).layer(from_fn(refuse_ambiguous));
+    let router = router.into_make_service_with_connect_info::<Seat>();
+    let source: SourceOf<UnixListener> = |stream, _| unix_source(stream);
+    axum::serve(Bounded::new(listener, service, STATUS, source), router).await
+}
+
+fn tcp_source(_: &TcpStream, address: &std::net::SocketAddr) -> Source {
+    Source::of(address.ip())
 }
 
 /// The latest overview of the node, as JSON.
@@ -107,7 +118,11 @@ async fn state(State(overviews): State<Overviews>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-async fn events(State(overviews): State<Overviews>) -> Response {
+async fn events(
+    State(overviews): State<Overviews>,
+    ConnectInfo(seat): ConnectInfo<Seat>,
+) -> Response {
+    seat.0.mark(Activity::Watching);
     web::event_stream(overviews, std::future::pending())
 }
 
@@ -137,21 +152,27 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
 
 /// Refuses requests whose `Host` is not a loopback name, and requests made by other pages than the node's.
 async fn refuse_foreign(request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    if !web::same_origin(headers) {
+    if !web::same_origin(request.headers()) {
         return (StatusCode::FORBIDDEN, "not for web pages\n").into_response();
     }
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    if !host.is_some_and(is_loopback) {
-        let reason = "name this server localhost, 127.0.0.1 or [::1]\n";
-        return (StatusCode::MISDIRECTED_REQUEST, reason).into_response();
+    let reason = "name this server localhost, 127.0.0.1 or [::1]\n";
+    match Addressed::of(&request, is_loopback).refusal(reason) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
     }
-    next.run(request).await
 }
 
-/// Whether a `Host` header names a loopback address, with or without a port.
-fn is_loopback(host: &str) -> bool {
-    let name = web::host_name(host);
+/// Refuses requests to a unix socket that name several hosts. Any one name is right.
+pub(crate) async fn refuse_ambiguous(request: Request, next: Next) -> Response {
+    let reason = "the target and the host header name two servers\n";
+    match Addressed::of(&request, |_| true).refusal(reason) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    }
+}
+
+/// Whether the name in a `Host` header is that of a loopback address.
+fn is_loopback(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
@@ -160,13 +181,36 @@ fn is_loopback(host: &str) -> bool {
 /// connections left open.
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
-/// A listener with a bound on its connections. It ends connections that exceed their timeouts, and for a new one the
-/// oldest that waits for its first request.
-pub struct Bounded<L> {
+/// Connections for metrics. They all come from loopback, so that the bound of an address is that of all.
+const METRICS: Class =
+    Class { name: "metrics", most: MAX_HTTP_CONNECTIONS, of_source: MAX_HTTP_CONNECTIONS };
+
+/// Connections of the status socket, of each user a quarter.
+const STATUS: Class = Class::new("status", MAX_HTTP_CONNECTIONS);
+
+/// Connections of the administration socket, of each user a quarter.
+pub(crate) const ADMIN: Class = Class::new("admin", MAX_HTTP_CONNECTIONS);
+
+/// Places of a node's listener: the metrics of the service count the connections that give way.
+pub(crate) fn counted(service: &Service) -> Places {
+    let service = service.clone();
+    Places::new(move |class, newcomer| {
+        let detail = format_args!("{}, for {newcomer}", class.name);
+        service.refuse(ConnectionRefusal::Displaced, &detail);
+    })
+}
+
+/// The source of a connection.
+type SourceOf<L> = fn(&<L as Listener>::Io, &<L as Listener>::Addr) -> Source;
+
+/// A listener of a node with a bound on its connections. It ends connections that exceed their timeouts, and for a new
+/// one the one that gives way.
+pub(crate) struct Bounded<L: Listener> {
     listener: L,
-    permits: Arc<Semaphore>,
-    waiting: HttpWait,
-    timeouts: Box<dyn Fn() -> Timeouts + Send>,
+    places: Places,
+    service: Service,
+    class: Class,
+    source: SourceOf<L>,
 }
 
 /// Timeouts of a client.
@@ -178,33 +222,16 @@ pub struct Timeouts {
     pub answer: Duration,
 }
 
-impl<L> Bounded<L> {
-    /// Limits `listener` to `connections` at a time, each with the timeouts at the time of its begin.
-    pub fn new(
-        listener: L,
-        connections: usize,
-        timeouts: impl Fn() -> Timeouts + Send + 'static,
-    ) -> Self {
-        Self {
-            listener,
-            permits: Arc::new(Semaphore::new(connections)),
-            waiting: HttpWait::default(),
-            timeouts: Box::new(timeouts),
-        }
-    }
-
-    /// Limits `listener` to `MAX_HTTP_CONNECTIONS`, with the timeouts of the node's settings.
-    pub(crate) fn of_node(listener: L, service: Service) -> Self {
-        Self::new(listener, MAX_HTTP_CONNECTIONS, move || {
-            let limits = &service.settings().settings.limits;
-            Timeouts { request: limits.handshake_timeout, answer: limits.write_timeout }
-        })
+impl<L: Listener> Bounded<L> {
+    /// Bounds `listener`, with the timeouts of the node's settings.
+    pub(crate) fn new(listener: L, service: Service, class: Class, source: SourceOf<L>) -> Self {
+        Self { listener, places: counted(&service), service, class, source }
     }
 }
 
-impl<L> fmt::Debug for Bounded<L> {
+impl<L: Listener> fmt::Debug for Bounded<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bounded").finish_non_exhaustive()
+        f.debug_struct("Bounded").field("class", &self.class).finish_non_exhaustive()
     }
 }
 
@@ -213,23 +240,15 @@ impl<L: Listener> Listener for Bounded<L> {
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        // The task of the last connection reads the request, if it is there, before another connection comes: who asks
+        // at once is not silent.
+        yield_now().await;
         let (stream, address) = self.listener.accept().await;
-        if self.permits.available_permits() == 0 {
-            self.waiting.end_oldest();
-        }
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
-        let timeouts = (self.timeouts)();
-        let (first_request, ended) = self.waiting.enter();
-        let timed = TimedStream {
-            stream,
-            timeouts,
-            step: Step::Request,
-            timer: Box::pin(sleep(timeouts.request)),
-            ended,
-            first_request: Some(first_request),
-            _permit: permit,
-        };
-        (timed, address)
+        let source = (self.source)(&stream, &address);
+        let (place, displaced) = self.places.enter(self.class, source);
+        let limits = &self.service.settings().settings.limits;
+        let timeouts = Timeouts { request: limits.handshake_timeout, answer: limits.write_timeout };
+        (TimedStream::new(stream, timeouts, Arc::new(place), displaced), address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -237,19 +256,28 @@ impl<L: Listener> Listener for Bounded<L> {
     }
 }
 
-/// A connection that counts against the bound, and fails when its client exceeds a timeout. The timeouts
+/// The place of the connection of a request.
+#[derive(Clone, Debug)]
+struct Seat(Arc<Place>);
+
+impl<L: Listener> Connected<IncomingStream<'_, Bounded<L>>> for Seat {
+    fn connect_info(stream: IncomingStream<'_, Bounded<L>>) -> Self {
+        Self(Arc::clone(stream.io().place()))
+    }
+}
+
+/// A connection with a place, that fails when its client exceeds a timeout or another one takes the place. The timeouts
 /// apply to a whole request and a whole answer, so one byte now and then gains nothing. An answer begins with
 /// its first written byte and ends when everything is flushed.
 pub struct TimedStream<S> {
     stream: S,
     timeouts: Timeouts,
     step: Step,
+    /// Whether the client has sent nothing yet.
+    silent: bool,
     timer: Pin<Box<Sleep>>,
-    /// Completes when the connection must end for a new one.
-    ended: oneshot::Receiver<()>,
-    /// First request of the connection, until its answer begins.
-    first_request: Option<FirstRequest>,
-    _permit: Option<OwnedSemaphorePermit>,
+    place: Arc<Place>,
+    displaced: Displaced,
 }
 
 /// The next step of a client.
@@ -261,52 +289,6 @@ enum Step {
     Answer,
 }
 
-/// The connections that wait for their first request, by number: the oldest first.
-#[derive(Clone, Default)]
-struct HttpWait(Arc<Mutex<WaitingState>>);
-
-#[derive(Default)]
-struct WaitingState {
-    next: u64,
-    connections: BTreeMap<u64, oneshot::Sender<()>>,
-}
-
-impl HttpWait {
-    fn enter(&self) -> (FirstRequest, oneshot::Receiver<()>) {
-        let (end, ended) = oneshot::channel();
-        let mut state = self.lock();
-        let number = state.next;
-        state.next += 1;
-        state.connections.insert(number, end);
-        drop(state);
-        let first_request = FirstRequest { number, waiting: self.clone() };
-        (first_request, ended)
-    }
-
-    fn end_oldest(&self) {
-        if let Some((_, end)) = self.lock().connections.pop_first() {
-            // A receiver that is gone belongs to a connection that has just ended.
-            let _ = end.send(());
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WaitingState> {
-        lock(&self.0)
-    }
-}
-
-/// A connection's place among those that wait for their first request.
-struct FirstRequest {
-    number: u64,
-    waiting: HttpWait,
-}
-
-impl Drop for FirstRequest {
-    fn drop(&mut self) {
-        self.waiting.lock().connections.remove(&self.number);
-    }
-}
-
 impl<S> fmt::Debug for TimedStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timed").finish_non_exhaustive()
@@ -314,15 +296,26 @@ impl<S> fmt::Debug for TimedStream<S> {
 }
 
 impl<S> TimedStream<S> {
+    /// A stream with its place, and the future that completes when it must end for another one.
+    pub fn new(stream: S, timeouts: Timeouts, place: Arc<Place>, displaced: Displaced) -> Self {
+        let timer = Box::pin(sleep(timeouts.request));
+        Self { stream, timeouts, step: Step::Request, silent: true, timer, place, displaced }
+    }
+
+    /// Its place.
+    pub fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
     /// Starts the timeout of the client's next step.
     fn turn_to(&mut self, step: Step) {
         if self.step != step {
             self.step = step;
-            self.first_request = None;
-            let time = match step {
-                Step::Request => self.timeouts.request,
-                Step::Answer => self.timeouts.answer,
+            let (time, activity) = match step {
+                Step::Request => (self.timeouts.request, Activity::Waiting),
+                Step::Answer => (self.timeouts.answer, Activity::Working),
             };
+            self.place.mark(activity);
             self.timer.as_mut().reset(Instant::now() + time);
         }
     }
@@ -336,12 +329,11 @@ impl<S> TimedStream<S> {
         if outcome.is_ready() {
             return outcome;
         }
-        let displaced = self.first_request.is_some()
-            && matches!(Pin::new(&mut self.ended).poll(context), Poll::Ready(Ok(())));
-        if !displaced {
-            ready!(self.timer.as_mut().poll(context));
+        let displaced = Pin::new(&mut self.displaced).poll(context).is_ready();
+        if displaced || self.timer.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Poll::Pending
     }
 }
 
@@ -352,6 +344,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if self.silent && read.is_ready() {
+            self.silent = false;
+            self.place.mark(Activity::Waiting);
+        }
         self.or_timeout(read, context)
     }
 }
@@ -383,7 +379,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_loopback;
+    use super::is_loopback as is_loopback_name;
+    use crate::web::host_name;
+
+    fn is_loopback(host: &str) -> bool {
+        is_loopback_name(host_name(host))
+    }
 
     #[test]
     fn host_header_passes_only_if_it_names_loopback() {

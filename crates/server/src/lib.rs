@@ -22,6 +22,7 @@
 //! - [`tls`]: mutual TLS, and a private CA for sites without one.
 //! - [`web`], [`http`]: the page, and bounded HTTP; the manager serves its API by both (ADR 28). `admin`: requests of
 //!   operators.
+//! - [`places`]: which connection of a listener gives way when its places are taken (ADR 54).
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -36,6 +37,7 @@ mod imports;
 pub mod listener;
 mod node;
 mod on_demand_writable;
+pub mod places;
 pub mod tls;
 pub mod web;
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_hostfs::trusted::{self, Untrusted};
+use millrace_service::admission::Source;
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, sockopt,
@@ -355,6 +356,14 @@ impl Group {
 pub(crate) fn unix_identity(stream: &UnixStream) -> Option<Arc<str>> {
     let credentials = stream.peer_cred().ok()?;
     Some(format!("uid:{}", credentials.uid()).into())
+}
+
+/// The user at the other end of a unix socket, as the source of its connections.
+pub(crate) fn unix_source(stream: &UnixStream) -> Source {
+    let user = stream
+        .peer_cred()
+        .map_or_else(|_| "uid:?".to_owned(), |peer| format!("uid:{}", peer.uid()));
+    Source::Identity(user.into())
 }
 
 /// Disables Nagle's algorithm, and enables keepalive to end connections with dead hosts.

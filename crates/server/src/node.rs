@@ -19,11 +19,11 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_operation::sync::lock;
-use millrace_service::admission::{Entered, Handshakes};
+use millrace_service::admission::{Activity, Class, Source};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::outbox::Outbox;
@@ -33,7 +33,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
-use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
@@ -45,6 +45,7 @@ use crate::http;
 use crate::imports::Imports;
 use crate::listener::{BoundSocket, Inherited, ListenError, tune, unix_identity};
 use crate::on_demand_writable::OnDemandWritable;
+use crate::places::{Place, Places};
 use crate::tls::{self, Acceptor, TlsError};
 
 /// Interval between checks of the store for changes. With the time to load a key, a change takes effect
@@ -84,19 +85,10 @@ pub(crate) struct NodeInner {
     imports: Imports,
     /// State that the connections of one party share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<PartyShare>>>,
-    /// TLS handshakes in progress.
-    handshakes: Mutex<HandshakeTasks>,
+    /// Places of TLS handshakes.
+    handshakes: Places,
     /// Failed accepts that may be logged.
     accept_complaints: RateLimit,
-}
-
-/// The TLS handshakes in progress, by number.
-#[derive(Default)]
-struct HandshakeTasks {
-    /// Order in which handshakes give way to newcomers.
-    order: Handshakes,
-    /// Handle that ends the task of each handshake.
-    tasks: HashMap<u64, AbortHandle>,
 }
 
 /// Why a node does not start.
@@ -181,7 +173,7 @@ impl Node {
             handle: NodeHandle::new(service.clone(), tcp.as_ref().map(|(_, acceptor)| acceptor)),
             imports: Imports::new(service.clone()),
             turns: Mutex::default(),
-            handshakes: Mutex::default(),
+            handshakes: http::counted(&service),
             accept_complaints: RateLimit::default(),
             service,
         });
@@ -277,10 +269,6 @@ impl NodeInner {
         Turns::new(fresh)
     }
 
-    fn handshakes(&self) -> MutexGuard<'_, HandshakeTasks> {
-        lock(&self.handshakes)
-    }
-
     /// Waits after a failed accept.
     async fn pause(&self, error: &io::Error) {
         if let Some(suppressed) = self.accept_complaints.pass(Instant::now()) {
@@ -325,8 +313,20 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<No
             Ok((stream, address)) => {
                 node.service.metrics().connections_accepted.add(1);
                 // Checked before TLS: a handshake costs the node more than the client.
-                if let Some(place) = node.service.admit() {
-                    begin_handshake(stream, address, &acceptor, place, &node);
+                if let Some(slot) = node.service.admit() {
+                    let class = Class::new("handshake", node.service.max_handshakes());
+                    let (place, displaced) = node.handshakes.enter(class, Source::of(address.ip()));
+                    let handshake = Handshake { place, slot, node: Arc::clone(&node) };
+                    let admitted = admit_tcp(stream, address, Arc::clone(&acceptor), handshake);
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = displaced => {}
+                            () = admitted => {}
+                        }
+                    });
+                    // The task reads the client's first message, if it is there, before another connection comes: a
+                    // crowd that connects at once is not silent.
+                    yield_now().await;
                 } else {
                     node.service.refuse(ConnectionRefusal::TooMany, &address);
                 }
@@ -336,47 +336,11 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<No
     }
 }
 
-/// Starts the task of a TLS handshake. An older one may have to give way.
-fn begin_handshake(
-    stream: TcpStream,
-    address: SocketAddr,
-    acceptor: &Arc<Acceptor>,
-    place: ConnectionSlot,
-    node: &Arc<NodeInner>,
-) {
-    let most = node.service.max_handshakes();
-    let mut handshakes = node.handshakes();
-    let HandshakeTasks { order, tasks } = &mut *handshakes;
-    let Entered { number, displaced } = order.enter(address.ip(), most);
-    let handshake = Handshake { number, node: Arc::clone(node) };
-    let task = tokio::spawn(admit_tcp(stream, address, Arc::clone(acceptor), place, handshake));
-    tasks.insert(number, task.abort_handle());
-    let displaced = displaced.and_then(|number| tasks.remove(&number));
-    drop(handshakes);
-    if let Some(task) = displaced {
-        task.abort();
-        node.service.refuse(ConnectionRefusal::Displaced, &address);
-    }
-}
-
-/// A TLS handshake in progress. Dropping it ends its place among them; then nothing displaces the connection.
+/// A TLS handshake in progress.
 struct Handshake {
-    number: u64,
+    place: Place,
+    slot: ConnectionSlot,
     node: Arc<NodeInner>,
-}
-
-impl Handshake {
-    fn spoke(&self) {
-        self.node.handshakes().order.spoke(self.number);
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        let mut handshakes = self.node.handshakes();
-        handshakes.order.leave(self.number);
-        handshakes.tasks.remove(&self.number);
-    }
 }
 
 async fn admit_unix(stream: UnixStream, node: Arc<NodeInner>) {
@@ -400,12 +364,11 @@ async fn admit_tcp(
     stream: TcpStream,
     address: SocketAddr,
     acceptor: Arc<Acceptor>,
-    place: ConnectionSlot,
     handshake: Handshake,
 ) {
+    let Handshake { place, slot, node } = handshake;
     // Without these options the node only notices the end of the connection later.
     let _ = tune(&stream);
-    let node = Arc::clone(&handshake.node);
     let service = &node.service;
     let patience = service.settings().settings.limits.handshake_timeout;
     let began = tokio::time::Instant::now();
@@ -417,7 +380,7 @@ async fn admit_tcp(
         Ok(Err(error)) => return failed(error),
         Err(_) => return service.refuse(ConnectionRefusal::TimedOut, &address),
     };
-    handshake.spoke();
+    place.mark(Activity::Working);
     if !tls::offers_our_protocol(&start.client_hello()) {
         service.refuse(ConnectionRefusal::Alpn, &address);
         return send_last(start.io, &tls::NO_PROTOCOL_ALERT).await;
@@ -429,7 +392,7 @@ async fn admit_tcp(
         Ok(Err(error)) => return failed(error),
         Err(_) => return service.refuse(ConnectionRefusal::TimedOut, &address),
     };
-    drop(handshake);
+    drop(place);
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let Some(identity) = chain.first().and_then(tls::identity) else {
         service.refuse(ConnectionRefusal::Identity, &address);
@@ -438,7 +401,7 @@ async fn admit_tcp(
     let outbox = Arc::new(Outbox::default());
     let sink = Arc::clone(&outbox) as _;
     let _watched = acceptor.watch(&in_force, chain, Arc::clone(&identity), sink);
-    enter_and_serve(stream, identity, place, outbox, &node).await;
+    enter_and_serve(stream, identity, slot, outbox, &node).await;
 }
 
 async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(

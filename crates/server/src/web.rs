@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::uri::Authority;
+use axum::http::{Request, StatusCode, Version};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -63,6 +65,58 @@ pub fn page<S: Clone + Send + Sync + 'static>() -> Router<S> {
     })
 }
 
+/// The server that a request is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressed {
+    /// This one.
+    Here,
+    /// Another one.
+    Elsewhere,
+    /// The request names none although it has to (HTTP/1.1), or several (RFC 9112, section 3.2).
+    Malformed,
+}
+
+impl Addressed {
+    /// Judges `Host`, which a target with an authority has to repeat. `is_ours` knows the names of this server, and
+    /// says by the empty one whether it serves requests of HTTP/1.0 without a name. The check of every HTTP listener.
+    pub fn of<B>(request: &Request<B>, is_ours: impl Fn(&str) -> bool) -> Self {
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let target = request.uri().authority().map(Authority::as_str);
+        let host = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => host.to_str().ok(),
+            (None, None) if request.version() < Version::HTTP_11 => {
+                Some(target.unwrap_or_default())
+            }
+            (None, None) | (_, Some(_)) => return Self::Malformed,
+        };
+        let valid = |host: &&str| host.is_empty() || host.parse::<Authority>().is_ok();
+        let Some(host) = host.filter(valid) else {
+            return Self::Malformed;
+        };
+        let is_target = target.is_none_or(|target| target.eq_ignore_ascii_case(host));
+        // A name of a user in front of the host is not part of it, and a browser would hide it.
+        let ours = is_target && !host.contains('@') && is_ours(host_name(host));
+        if ours { Self::Here } else { Self::Elsewhere }
+    }
+
+    /// The answer to a request that this server does not serve; `elsewhere` is that to one for another server, and has
+    /// the status 421.
+    pub fn refusal(self, elsewhere: impl IntoResponse) -> Option<Response> {
+        match self {
+            Self::Here => None,
+            Self::Elsewhere => {
+                let mut answer = elsewhere.into_response();
+                *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+                Some(answer)
+            }
+            Self::Malformed => {
+                let reason = "send one host header, with the name of this server\n";
+                Some((StatusCode::BAD_REQUEST, reason).into_response())
+            }
+        }
+    }
+}
+
 /// Whether a request that a web page makes comes from the page of this very host. Requests of programs have no
 /// `Origin`, and browsers leave it out of a `GET` to the same host.
 #[must_use]
@@ -79,8 +133,7 @@ pub fn same_origin(headers: &HeaderMap) -> bool {
 }
 
 /// The name in a `Host` header, without the port and the brackets of an IPv6 address.
-#[must_use]
-pub fn host_name(host: &str) -> &str {
+pub(crate) fn host_name(host: &str) -> &str {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -140,6 +193,39 @@ impl Stream for Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn request_names_its_server_once_in_header_and_target() {
+        let check = |version: Version, target: &str, hosts: &[&str]| {
+            let mut request = Request::builder().version(version).uri(target);
+            for host in hosts {
+                request = request.header(header::HOST, *host);
+            }
+            let ours = |name: &str| name.eq_ignore_ascii_case("pool.example") || name == "::1";
+            Addressed::of(&request.body(()).unwrap(), ours)
+        };
+        let new = |target: &str, hosts: &[&str]| check(Version::HTTP_11, target, hosts);
+        for host in ["pool.example", "pool.example:7500", "[::1]:7500", "[::1]"] {
+            assert_eq!(new("/", &[host]), Addressed::Here, "{host}");
+        }
+        let whole = "https://pool.example:7500/";
+        assert_eq!(new(whole, &["Pool.Example:7500"]), Addressed::Here);
+        assert_eq!(new(whole, &["pool.example"]), Addressed::Elsewhere, "the header repeats it");
+        assert_eq!(new("http://evil.example/", &["pool.example"]), Addressed::Elsewhere);
+        assert_eq!(new(whole, &["evil.example"]), Addressed::Elsewhere);
+        for host in ["evil.example", "pool.example.evil", "x@pool.example", ""] {
+            assert_eq!(new("/", &[host]), Addressed::Elsewhere, "{host}");
+        }
+        for hosts in
+            [&[][..], &["pool.example"; 2], &["pool.example", "evil.example"], &["a b"], &["a/b"]]
+        {
+            assert_eq!(new("/", hosts), Addressed::Malformed, "{hosts:?}");
+        }
+        let old = |target: &str, hosts: &[&str]| check(Version::HTTP_10, target, hosts);
+        assert_eq!(old("/", &["pool.example"]), Addressed::Here);
+        assert_eq!(old("/", &[]), Addressed::Elsewhere);
+        assert_eq!(old("/", &["pool.example"; 2]), Addressed::Malformed);
+    }
 
     #[test]
     fn page_names_no_foreign_host_and_stays_small() {

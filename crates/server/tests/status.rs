@@ -16,6 +16,9 @@ use millrace_service::settings::Limits;
 /// The number of connections that the node serves at once.
 const ALL: usize = 64;
 
+/// Those of one user.
+const OF_USER: usize = ALL / 4;
+
 /// A timeout that expires within a test, but long enough to be observed.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -45,6 +48,35 @@ fn is_served(path: &PathBuf) -> bool {
     let mut answer = String::new();
     let asked = stream.write_all(REQUEST);
     asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.ends_with("ready\n")
+}
+
+/// Whether an attempt to write says that the node has closed the connection.
+fn is_closed(written: io::Result<usize>) -> bool {
+    let closed = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+    written.is_err_and(|error| closed.contains(&error.kind()))
+}
+
+#[test]
+fn kept_connections_and_event_streams_give_way_to_a_new_one() {
+    let (node, path) = start(|limits| {
+        limits.handshake_timeout = NEVER;
+        limits.write_timeout = NEVER;
+    });
+    for request in ["/healthz", "/v1/events"] {
+        let mut crowd: Vec<_> = (0..ALL).map(|_| connect(&path)).collect();
+        for stream in &mut crowd {
+            write!(stream, "GET {request} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+            // One that had to give way already has no answer.
+            let _ = stream.read(&mut [0; 16]);
+        }
+        for _ in 0..OF_USER + 1 {
+            assert!(is_served(&path), "{request}");
+        }
+        let text = node.handle.service().render_metrics();
+        let refused = "millrace_connections_refused_total{reason=\"displaced\"} ";
+        let displaced = text.lines().find_map(|line| line.strip_prefix(refused)).unwrap();
+        assert!(displaced.parse::<u64>().unwrap() > (ALL - OF_USER) as u64, "{displaced}");
+    }
 }
 
 #[test]
@@ -90,7 +122,7 @@ fn answer_timeout_ends_when_the_answer_is_sent() {
     };
     ask();
     // These clients send requests until the node waits for them to read.
-    let deaf: Vec<_> = (1..ALL).map(|_| connect(&path)).collect();
+    let deaf: Vec<_> = (2..OF_USER).map(|_| connect(&path)).collect();
     for mut stream in &deaf {
         stream.set_nonblocking(true).unwrap();
         let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
@@ -105,7 +137,8 @@ fn answer_timeout_ends_when_the_answer_is_sent() {
             }
         }
     }
-    eventually(|| is_served(&path));
+    assert!(is_served(&path));
+    eventually(|| deaf.iter().all(|mut stream| is_closed(stream.write(b"x"))));
     // A client that reads its answers keeps its connection.
     ask();
     drop(node);

@@ -4,7 +4,7 @@
 //! The listener of the API: TLS 1.3, with a client certificate or without one.
 //!
 //! Handshakes run in tasks of their own, so a slow one delays no other. Their number and their time are bounded, as
-//! are the connections ([`millrace_server::http::Bounded`]).
+//! are the connections of each class of callers ([`super::standing`]).
 
 use std::fmt;
 use std::io;
@@ -15,29 +15,29 @@ use std::time::Duration;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use millrace_server::config::TlsFiles;
-use millrace_server::http::{Bounded, Timeouts};
-use millrace_server::tls::identity;
+use millrace_server::http::{TimedStream, Timeouts};
+use millrace_server::places::{Displaced, Place, Places};
+use millrace_server::tls::{first_message, identity};
+use millrace_service::admission::{Activity, Source};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, yield_now};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
-/// Bound on the connections of a manager: 1,000 nodes that send a heartbeat at once, and their watchers. One takes
-/// about 50 KiB.
-pub(super) const MAX_CONNECTIONS: usize = 2048;
-
-/// Bound on the TLS handshakes under way: peers without an identity hold no more of the connections than these.
-const MAX_HANDSHAKES: usize = 256;
+use super::standing::{CERTIFICATE, HANDSHAKE, STRANGER};
 
 /// Time for a TLS handshake, a request and the reading of an answer, each.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time within which a client must have sent its first TLS message: it comes with the last packet of the TCP
+/// handshake.
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause after a failed accept, whose usual cause is that descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -88,9 +88,15 @@ pub(super) struct Peer {
     identity: Option<Arc<str>>,
     /// The settings of its handshake; changed if others are in force.
     settings: watch::Receiver<Arc<ServerConfig>>,
+    place: Arc<Place>,
 }
 
 impl Peer {
+    /// The place of its connection.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// The identity in its verified certificate: `cert:NAME`. `None` once the settings have changed since the
     /// handshake.
     #[must_use]
@@ -115,15 +121,19 @@ impl Peer {
             .unwrap();
         let none = Arc::new(rustls::server::ResolvesServerCertUsingSni::new());
         let config = versions.with_no_client_auth().with_cert_resolver(none);
-        Self { identity: identity.map(Arc::from), settings: watch::channel(Arc::new(config)).1 }
+        let source = Source::of(std::net::Ipv4Addr::LOCALHOST.into());
+        let (place, _) = Places::new(|_, _| {}).enter(STRANGER, source);
+        let settings = watch::channel(Arc::new(config)).1;
+        Self { identity: identity.map(Arc::from), settings, place: Arc::new(place) }
     }
 }
 
+type Ready = (TimedStream<TlsStream<TcpStream>>, Peer);
+
 /// TLS connections that have ended their handshake.
 pub(super) struct TlsListener {
-    ready: mpsc::Receiver<(TlsStream<TcpStream>, Peer)>,
+    ready: mpsc::Receiver<Ready>,
     address: SocketAddr,
-    settings: watch::Receiver<Arc<ServerConfig>>,
     accepting: AbortHandle,
 }
 
@@ -140,26 +150,24 @@ impl fmt::Debug for TlsListener {
 }
 
 /// Opens the listener, with its bounds.
-pub(super) fn listen(listener: TcpListener, tls: &ServerTls) -> io::Result<Bounded<TlsListener>> {
+pub(super) fn listen(
+    listener: TcpListener,
+    tls: &ServerTls,
+    places: &Places,
+) -> io::Result<TlsListener> {
     let address = listener.local_addr()?;
     let (send, ready) = mpsc::channel(1);
-    let settings = tls.0.subscribe();
-    let accepting = tokio::spawn(accept(listener, settings.clone(), send)).abort_handle();
-    let tls = TlsListener { ready, address, settings, accepting };
-    let timeouts = Timeouts { request: TIMEOUT, answer: TIMEOUT };
-    Ok(Bounded::new(tls, MAX_CONNECTIONS, move || timeouts))
+    let accepting = accept(listener, tls.0.subscribe(), places.clone(), send);
+    Ok(TlsListener { ready, address, accepting: tokio::spawn(accepting).abort_handle() })
 }
 
 async fn accept(
     listener: TcpListener,
     settings: watch::Receiver<Arc<ServerConfig>>,
-    ready: mpsc::Sender<(TlsStream<TcpStream>, Peer)>,
+    places: Places,
+    ready: mpsc::Sender<Ready>,
 ) {
-    let places = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         let (socket, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -168,29 +176,69 @@ async fn accept(
                 continue;
             }
         };
-        let mut settings = settings.clone();
+        let (place, displaced) = places.enter(HANDSHAKE, Source::of(address.ip()));
+        let handshake = Handshake { socket, address, place, displaced, settings: settings.clone() };
         let ready = ready.clone();
         tokio::spawn(async move {
-            let tls = TlsAcceptor::from(Arc::clone(&settings.borrow_and_update()));
-            let handshake = timeout(TIMEOUT, tls.accept(socket)).await;
-            drop(place);
-            match handshake {
-                Ok(Ok(stream)) => {
-                    let chain = stream.get_ref().1.peer_certificates();
-                    let own = chain.and_then(<[_]>::first);
-                    let peer = Peer { identity: own.and_then(identity), settings };
-                    // The manager is stopping if there is no receiver.
-                    let _ = ready.send((stream, peer)).await;
-                }
-                Ok(Err(error)) => debug!(%address, %error, "a TLS handshake failed"),
-                Err(_) => debug!(%address, "a TLS handshake timed out"),
+            if let Some(accepted) = handshake.finish().await {
+                // The manager is stopping if there is no receiver.
+                let _ = ready.send(accepted).await;
             }
         });
+        // The task reads the client's first message, if it is there, before another connection comes: a crowd of nodes
+        // that connects at once is not silent.
+        yield_now().await;
+    }
+}
+
+/// A TLS handshake in progress.
+struct Handshake {
+    socket: TcpStream,
+    address: SocketAddr,
+    place: Place,
+    displaced: Displaced,
+    settings: watch::Receiver<Arc<ServerConfig>>,
+}
+
+impl Handshake {
+    /// The connection, in the class of strangers or of certificates.
+    async fn finish(self) -> Option<Ready> {
+        let Self { socket, address, place, mut displaced, mut settings } = self;
+        let handshake = async {
+            let began = Instant::now();
+            let start = timeout(FIRST_MESSAGE_TIMEOUT, first_message(socket)).await??;
+            place.mark(Activity::Working);
+            let config = Arc::clone(&settings.borrow_and_update());
+            timeout_at(began + TIMEOUT, start.into_stream(config)).await?
+        };
+        let handshake = tokio::select! {
+            () = &mut displaced => return None,
+            handshake = handshake => handshake,
+        };
+        let stream = match handshake {
+            Ok(stream) => stream,
+            Err(error) => {
+                debug!(%address, %error, "a TLS handshake failed");
+                return None;
+            }
+        };
+        let chain = stream.get_ref().1.peer_certificates();
+        let identity = chain.and_then(<[_]>::first).and_then(identity);
+        match &identity {
+            Some(identity) => place.pass(CERTIFICATE, Source::Identity(Arc::clone(identity))),
+            None => place.pass(STRANGER, Source::of(address.ip())),
+        }
+        // No work for it is under way until its first request.
+        place.mark(Activity::Waiting);
+        let place = Arc::new(place);
+        let timeouts = Timeouts { request: TIMEOUT, answer: TIMEOUT };
+        let timed = TimedStream::new(stream, timeouts, Arc::clone(&place), displaced);
+        Some((timed, Peer { identity, settings, place }))
     }
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
+    type Io = TimedStream<TlsStream<TcpStream>>;
     type Addr = Peer;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
@@ -202,12 +250,13 @@ impl Listener for TlsListener {
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(Peer { identity: None, settings: self.settings.clone() })
+        // An address is a peer, and there is none.
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-impl Connected<IncomingStream<'_, Bounded<TlsListener>>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Bounded<TlsListener>>) -> Self {
+impl Connected<IncomingStream<'_, TlsListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
         stream.remote_addr().clone()
     }
 }

@@ -14,6 +14,7 @@ use super::call::Reply;
 use super::problem::Problem;
 use super::route::Route;
 use super::routes::ROUTES;
+use super::standing::CountedPlaces;
 use crate::model::view::View;
 
 /// Outcome of a request, as the metrics label it.
@@ -68,7 +69,13 @@ impl ApiMetrics {
         }
     }
 
-    pub(super) fn render(&self, view: &View, overview: &Overview, altered: usize) -> String {
+    pub(super) fn render(
+        &self,
+        view: &View,
+        overview: &Overview,
+        altered: usize,
+        connections: &CountedPlaces,
+    ) -> String {
         let mut page = Exposition::default();
         page.pool(overview);
         page.nodes(overview);
@@ -91,6 +98,7 @@ impl ApiMetrics {
             "Records of the store that cannot be read",
             view.damaged.len() as f64,
         );
+        page.connections(connections);
         self.requests(&mut page);
         page.0
     }
@@ -209,6 +217,19 @@ impl Exposition {
         for (tenant, ledger) in &view.ledgers {
             let short = f64::from(u8::from(ledger.value.short));
             self.sample(name, &[("tenant", tenant.as_str())], short);
+        }
+    }
+
+    fn connections(&mut self, connections: &CountedPlaces) {
+        let name = "millrace_manager_connections";
+        self.family(name, "gauge", "Connections of the API by class of callers");
+        for (class, held, _) in connections.rows() {
+            self.sample(name, &[("class", class)], held as f64);
+        }
+        let name = "millrace_manager_connections_displaced_total";
+        self.family(name, "counter", "Connections that gave way to another one of their class");
+        for (class, _, displaced) in connections.rows() {
+            self.sample(name, &[("class", class)], displaced as f64);
         }
     }
 

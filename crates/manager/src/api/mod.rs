@@ -4,7 +4,7 @@
 //! The manager's API: HTTP and JSON over TLS.
 //!
 //! ```text
-//!  TLS (listener) ─► Host, Origin ─► path ─► caller: certificate or token ─► role
+//!  TLS (listener) ─► Host, Origin ─► path ─► caller: certificate or token ─► its class (standing) ─► role
 //!      ─► body, bounded ─► idempotency key ─► the row's function, on a blocking thread ─► JSON or problem document
 //! ```
 //!
@@ -30,6 +30,7 @@ mod principal_tests;
 mod problem;
 mod route;
 mod routes;
+mod standing;
 mod state;
 mod views;
 
@@ -49,11 +50,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
-use millrace_server::web;
+use millrace_server::web::{self, Addressed};
+use millrace_service::admission::Activity;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::error;
 use zeroize::Zeroizing;
 
@@ -65,6 +67,7 @@ use idempotency::Answered;
 use listener::Peer;
 use metrics::ApiMetrics;
 use route::{Route, Verb};
+use standing::{CountedPlaces, Rooms, Standing};
 use state::PoolState;
 
 pub use auth::fresh_token;
@@ -81,9 +84,9 @@ pub use views::{
 /// Bound on a body, in bytes: a tenant with 1,024 identities, or the report of a node, has 200 KiB.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// Bound on requests that are carried out at once: each has one of the 512 threads that the runtime has for blocking
-/// work, while it waits for the store.
-const MAX_AT_ONCE: usize = 64;
+/// Bound on callers that are identified at once, each on a thread of the runtime, while it waits for the records: no
+/// request waits for the store there.
+const IDENTIFIED_AT_ONCE: usize = 16;
 
 /// Interval at which answers are dropped whose time is over.
 const FORGET_INTERVAL: Duration = Duration::from_secs(5);
@@ -98,7 +101,9 @@ struct Api {
     state: PoolState,
     /// The latest overview of the pool, as JSON.
     overview: watch::Receiver<Arc<str>>,
-    at_once: Semaphore,
+    connections: CountedPlaces,
+    rooms: Rooms,
+    identified: Semaphore,
 }
 
 impl fmt::Debug for Api {
@@ -123,8 +128,8 @@ pub async fn serve(
     pool: &str,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let listener = listener::listen(listener, tls)?;
     let api = Api::new(manager, hosts, pool);
+    let listener = listener::listen(listener, tls, &api.connections.places)?;
     let service = router(&api).into_make_service_with_connect_info::<Peer>();
     let stopping = Arc::new(Notify::new());
     let stopped = Arc::clone(&stopping);
@@ -155,7 +160,9 @@ impl Api {
             metrics: ApiMetrics::default(),
             state,
             overview,
-            at_once: Semaphore::new(MAX_AT_ONCE),
+            connections: CountedPlaces::default(),
+            rooms: Rooms::default(),
+            identified: Semaphore::new(IDENTIFIED_AT_ONCE),
         });
         // Also while no request comes: an answer may have a token.
         let kept = Arc::downgrade(&api);
@@ -169,14 +176,32 @@ impl Api {
         api
     }
 
-    /// Whether a request names this manager, and no foreign page made it.
-    fn admits(&self, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let known = host.is_some_and(|host| {
-            let name = web::host_name(host);
-            self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
-        });
-        known && web::same_origin(headers)
+    /// The server that a request is meant for; another one if a foreign page made it.
+    fn addressed(&self, request: &Request) -> Addressed {
+        let known = |name: &str| self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
+        match Addressed::of(request, known) {
+            Addressed::Here if !web::same_origin(request.headers()) => Addressed::Elsewhere,
+            addressed => addressed,
+        }
+    }
+
+    /// The caller of a request. Its connection moves to the class and the source of the caller.
+    ///
+    /// # Errors
+    /// A token that is not valid.
+    async fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let token = auth::bearer(headers)?;
+        if token.is_none() && peer.identity().is_none() {
+            return Ok(Caller::Anonymous);
+        }
+        let _place = self.identified.acquire().await;
+        let (manager, known) = (self.manager.clone(), peer.clone());
+        let find = move || Caller::of(&manager, &known, token.as_deref().map(String::as_str));
+        let caller = spawn_blocking(find).await.map_err(|error| internal(&error))??;
+        if let Some(source) = standing::source(&caller) {
+            peer.place().pass(Standing::of(&caller).class(), source);
+        }
+        Ok(caller)
     }
 }
 
@@ -190,9 +215,15 @@ fn router(api: &Arc<Api>) -> Router {
                         params: RawPathParams,
                         request: Request| async move {
             let path = params.iter().map(|(_, value)| value.to_owned()).collect();
+            let unread = route.body.is_none() && !request.body().is_end_stream();
             let reply = answer(&api, route, &peer, path, request).await;
             api.metrics.count(route, &reply);
-            reply.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
+            let mut answer =
+                reply.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
+            if unread {
+                answer.headers_mut().insert(header::CONNECTION, CLOSE);
+            }
+            answer
         };
         router = router.route(route.path, on(filter, act));
     }
@@ -221,21 +252,23 @@ fn method_filter(method: Verb) -> MethodFilter {
 /// Refuses requests for other hosts (DNS rebinding) and of foreign pages: a browser may hold a certificate for us.
 async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let has_body = !request.body().is_end_stream();
-    let mut response = if api.admits(request.headers()) {
-        next.run(request).await
-    } else {
-        let detail =
-            "name this manager by a name in its certificate, and from no other site's page";
-        Problem::new(Code::Misdirected, detail).into_response()
+    let detail = "name this manager by a name in its certificate, and from no other site's page";
+    let refusal = api.addressed(&request).refusal(Problem::new(Code::Misdirected, detail));
+    let mut response = match refusal {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
     };
     // A refusal may leave the body unread, and the connection ends then: the client is not to send more on it. It also
     // ends for a certificate that has to be verified again.
     let refused = response.status();
     if has_body && refused.is_client_error() || refused == StatusCode::UNAUTHORIZED {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(header::CONNECTION, CLOSE);
     }
     response
 }
+
+/// Ends the connection after an answer.
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// The stream of the page: the overview of the pool, at each change.
 async fn events(
@@ -243,22 +276,15 @@ async fn events(
     ConnectInfo(peer): ConnectInfo<Peer>,
     headers: HeaderMap,
 ) -> Response {
-    let token = match auth::bearer(&headers) {
-        Ok(token) => token,
+    let caller = match api.identify(&peer, &headers).await {
+        Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
-    let manager = api.manager.clone();
-    let outdated = peer.clone().outdated();
-    let caller =
-        spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
-            .await;
-    let caller = match caller {
-        Ok(Ok(caller)) => caller,
-        Ok(Err(problem)) => return problem.into_response(),
-        Err(error) => return internal(&error).into_response(),
-    };
     match caller.require(Access::Role(Role::Viewer)) {
-        Ok(()) => web::event_stream(api.overview.clone(), outdated),
+        Ok(()) => {
+            peer.place().mark(Activity::Watching);
+            web::event_stream(api.overview.clone(), peer.outdated())
+        }
         Err(problem) => problem.into_response(),
     }
 }
@@ -277,19 +303,21 @@ async fn answer(
 ) -> Result<Reply, Problem> {
     let (head, body) = request.into_parts();
     let condition = Precondition::of(&head.headers)?;
-    let token = auth::bearer(&head.headers)?;
     let key = text_of(&head.headers, &HeaderName::from_static("idempotency-key"));
     let key = key.filter(|_| head.method != Method::GET).map(str::to_owned);
-    let _place = api.at_once.acquire().await;
-    let manager = api.manager.clone();
-    let peer = peer.clone();
     // Before the body is read: a caller without rights sends at most a header.
-    let caller =
-        spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
-            .await;
-    let caller = caller.map_err(|error| internal(&error))??;
+    let caller = api.identify(peer, &head.headers).await?;
     caller.require(route.access)?;
-    let body = read_body(route, &head.headers, body).await?;
+    let standing = Standing::of(&caller);
+    let body = match route.body {
+        Some(_) => {
+            let _place = api.rooms.body(standing).await;
+            read_body(&head.headers, body).await?
+        }
+        None => Zeroizing::default(),
+    };
+    let _place = api.rooms.request(standing).await;
+    peer.place().mark(Activity::Working);
     let request = digest_of(&head.method, head.uri.path(), &body);
     let call = Call {
         api: Arc::clone(api),
@@ -316,24 +344,20 @@ async fn answer(
     spawn_blocking(work).await.map_err(|error| internal(&error))?
 }
 
-async fn read_body(
-    route: &Route,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Zeroizing<Vec<u8>>, Problem> {
-    let body = to_bytes(body, MAX_BODY).await.map_err(|_| {
+/// The body of a request with one.
+async fn read_body(headers: &HeaderMap, body: Body) -> Result<Zeroizing<Vec<u8>>, Problem> {
+    let media_type = text_of(headers, &header::CONTENT_TYPE).unwrap_or_default();
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return Err(Problem::new(Code::MediaType, "send application/json"));
+    }
+    let body = timeout(listener::TIMEOUT, to_bytes(body, MAX_BODY)).await;
+    let body = body.ok().and_then(Result::ok).ok_or_else(|| {
         Problem::new(
             Code::TooLarge,
             format!("a body has at most {MAX_BODY} bytes, sent without a pause"),
         )
     })?;
-    if route.body.is_some() {
-        let media_type = text_of(headers, &header::CONTENT_TYPE).unwrap_or_default();
-        let essence = media_type.split(';').next().unwrap_or_default().trim();
-        if !essence.eq_ignore_ascii_case("application/json") {
-            return Err(Problem::new(Code::MediaType, "send application/json"));
-        }
-    }
     Ok(Zeroizing::new(body.to_vec()))
 }
 

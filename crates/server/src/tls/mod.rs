@@ -177,7 +177,8 @@ impl Drop for WatchedCertificate {
 }
 
 /// Accepts connections up to the client's first message, which names the protocol that it wants.
-pub(crate) fn first_message(stream: TcpStream) -> LazyConfigAcceptor<TcpStream> {
+#[must_use]
+pub fn first_message(stream: TcpStream) -> LazyConfigAcceptor<TcpStream> {
     LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream)
 }
 

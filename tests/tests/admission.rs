@@ -1,0 +1,262 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Strangers at every listener, with ten times the connections that it has places: the clients with a name go on as if
+//! they were alone. With `MILLRACE_LONG=1` each attack has the size at which it once cut a manager off from its nodes.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use millrace_tests::crowd::{Crowd, RunningCrowd, Target, trusting};
+use millrace_tests::node::Node;
+use millrace_tests::pool::{Operator, Pool, in_force};
+use millrace_tests::process::text_of;
+use millrace_tests::world::World;
+use millrace_tests::{is_long, scaled, wait};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use serde_json::Value;
+
+/// The quota of the tenant, which two nodes have between them.
+const OPS: u64 = 9000;
+
+/// A crowd is thousands of descriptors; a shell often starts with 1,024.
+fn allow_descriptors() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("a limit");
+}
+
+/// A pool whose administrator and nodes work under an attack.
+struct Attacked {
+    pool: Pool,
+    nodes: [Node; 2],
+    operator: Operator,
+    manager: SocketAddr,
+    ca: PathBuf,
+    viewer: String,
+    // Last, so that the folder is removed after the processes have ended.
+    _world: World,
+}
+
+impl Attacked {
+    fn new() -> Self {
+        allow_descriptors();
+        let world = World::new();
+        let store = format!("sqlite:{}", world.dir().join("pool.db").display());
+        let pool = Pool::start(world.dir(), &store, 1);
+        let nodes = ["a", "b"].map(|name| pool.node(name));
+        let operator = pool.operator().clone();
+        let ops = OPS.to_string();
+        operator.done(&["tenant", "create", "acme", "--ops", &ops, "--identity", "uid:*"]);
+        operator.done(&[
+            "tenant",
+            "place",
+            "acme",
+            "--node",
+            "a",
+            "--node",
+            "b",
+            "--over-commit",
+            "on",
+        ]);
+        let _ = operator.wait_for_slices("acme", &["a", "b"], OPS);
+        let access = world.dir().join("viewer.access");
+        let file = access.to_str().expect("a path in UTF-8");
+        operator.done(&["token", "create", "eye", "--role", "viewer", "-o", file]);
+        let access: Value =
+            serde_json::from_slice(&fs::read(&access).expect("the access")).expect("JSON");
+        let viewer = access["token"].as_str().expect("a token").to_owned();
+        let url = pool.managers[0].url();
+        let manager = url.strip_prefix("https://").and_then(|url| url.parse().ok());
+        let manager = manager.expect("an address");
+        let ca = pool.managers[0].state().join("tls/ca.crt");
+        let attacked = Self { pool, nodes, operator, manager, ca, viewer, _world: world };
+        wait::until("the slices are in force", || attacked.granted() == OPS);
+        attacked
+    }
+
+    fn granted(&self) -> u64 {
+        self.nodes.iter().map(|node| in_force(node, "acme")).sum()
+    }
+
+    fn crowd(&self, connections: usize, every: Duration, sends: String) -> RunningCrowd {
+        let target = Target::Tls(self.manager, self.ca.clone());
+        // Some share their address with the nodes and the administrator.
+        Crowd { target, connections, sends: sends.into_bytes(), every, addresses: 8 }.start()
+    }
+
+    fn get(&self, path: &str, headers: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nhost: {}\r\n{headers}\r\n", self.manager)
+    }
+
+    /// Holds that the administrator and the nodes work for some seconds.
+    fn work_for(&self, what: &str, crowd: &RunningCrowd, seconds: usize) {
+        let fences = self.fences();
+        let start = Instant::now();
+        let (mut calls, mut slowest) = (0, Duration::ZERO);
+        while start.elapsed() < Duration::from_secs(seconds as u64) {
+            for command in [&["node", "list"][..], &["tenant", "show", "acme"], &["token", "list"]]
+            {
+                let began = Instant::now();
+                let output = self.operator.run(command);
+                assert!(output.status.success(), "{what}, {command:?}: {}", text_of(&output));
+                (calls, slowest) = (calls + 1, slowest.max(began.elapsed()));
+            }
+            assert_eq!(self.granted(), OPS, "{what}: the whole quota stays in force");
+        }
+        let (sent, failed) = crowd.counts();
+        println!(
+            "{what}: {sent} sendings, {failed} failed; {calls} calls, the slowest {slowest:?}"
+        );
+        assert!(sent > 0, "{what}: the attack takes place");
+        assert_eq!(self.fences(), fences, "{what}: no lease has ended");
+        for node in &self.nodes {
+            assert!(!node.log().contains("registering again"), "{what}: {}", node.log());
+        }
+    }
+
+    /// Number of the registration of each node.
+    fn fences(&self) -> Vec<Value> {
+        let list = self.operator.json(&["node", "list"]);
+        let rows = list.as_array().expect("a list").iter();
+        rows.map(|row| row["fence"].clone())
+            .inspect(|fence| assert!(fence.is_u64(), "{list}"))
+            .collect()
+    }
+
+    fn displaced(&self, class: &str) -> f64 {
+        let name = format!("millrace_manager_connections_displaced_total{{class=\"{class}\"}} ");
+        let metrics = self.pool.metrics().concat();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{metrics}"))
+    }
+}
+
+#[test]
+fn strangers_take_no_place_at_a_manager_from_its_nodes_and_administrators() {
+    let attacked = Attacked::new();
+    let seconds = scaled(3, 30);
+
+    // Each connection is of use to its client every 6 s, so that none is idle for long.
+    let kept = attacked.crowd(
+        scaled(700, 2160),
+        Duration::from_secs(scaled(2, 6) as u64),
+        attacked.get("/v1/nothing", ""),
+    );
+    attacked.work_for("kept-alive connections without a token", &kept, 2 * seconds);
+    drop(kept);
+    assert!(attacked.displaced("stranger") > 0.0);
+
+    let authorization = format!("authorization: Bearer {}\r\n", attacked.viewer);
+    let streams = attacked.crowd(
+        scaled(400, 2100),
+        Duration::from_secs(scaled(3, 20) as u64),
+        attacked.get("/v1/events", &authorization),
+    );
+    attacked.work_for("event streams of one viewer", &streams, 2 * seconds);
+    drop(streams);
+    assert!(attacked.displaced("viewer") > 0.0);
+
+    // 90 each second, for longer than a request may take.
+    let unfinished = attacked.crowd(
+        scaled(900, 900),
+        Duration::from_secs(10),
+        attacked.get("/healthz", "content-length: 1000\r\n"),
+    );
+    attacked.work_for("unfinished bodies", &unfinished, 3 * seconds);
+    drop(unfinished);
+
+    // The bound of one address is 128.
+    let silent =
+        attacked.crowd(scaled(600, 400), Duration::from_secs(scaled(1, 10) as u64), String::new());
+    attacked.work_for("silent connections", &silent, 2 * seconds);
+    drop(silent);
+    assert!(attacked.displaced("handshake") > 0.0 || !is_long());
+}
+
+/// The answer of a listener to bytes, until it closes the connection.
+fn answer_of(stream: &mut (impl Read + Write), bytes: &str) -> String {
+    stream.write_all(bytes.as_bytes()).expect("a request");
+    let mut answer = Vec::new();
+    // Not every connection of TLS ends with close_notify after a refusal.
+    drop(stream.read_to_end(&mut answer));
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn connected(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the listener");
+    stream.set_read_timeout(Some(wait::SOON)).expect("a timeout");
+    stream
+}
+
+/// Requests that name no server, several, or another one, and the status that each must have; `HOST` is the right name.
+const MISADDRESSED: [(&str, &str, u16); 7] = [
+    ("/", "", 400),
+    ("/", "host: HOST\r\nhost: HOST\r\n", 400),
+    ("/", "host: HOST\r\nhost: evil.example\r\n", 400),
+    ("/", "host: a b\r\n", 400),
+    ("http://evil.example/", "host: HOST\r\n", 421),
+    ("http://HOST/", "host: evil.example\r\n", 421),
+    ("http://evil.example/", "host: HOST\r\nhost: HOST\r\n", 400),
+];
+
+/// Requests each over a connection of its own.
+fn refuses_misaddressed(what: &str, host: &str, ask: impl Fn(&str) -> String) {
+    let end = "connection: close\r\n\r\n";
+    for (target, headers, status) in MISADDRESSED {
+        let request = format!("GET {target} HTTP/1.1\r\n{headers}{end}").replace("HOST", host);
+        let answer = ask(&request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {request}{answer}");
+    }
+    for target in ["/", &format!("http://{host}/")] {
+        let answer = ask(&format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n{end}"));
+        let served =
+            ["HTTP/1.1 200 ", "HTTP/1.1 404 "].iter().any(|status| answer.starts_with(status));
+        assert!(served, "{what}, {target}: {answer}");
+    }
+}
+
+#[test]
+fn every_http_listener_refuses_requests_that_name_no_server_or_several() {
+    let attacked = Attacked::new();
+    let tls = trusting(&attacked.ca);
+    let ask = |request: &str| {
+        let name = ServerName::IpAddress(attacked.manager.ip().into());
+        let session = ClientConnection::new(tls.clone(), name).expect("a client");
+        answer_of(&mut StreamOwned::new(session, connected(attacked.manager)), request)
+    };
+    refuses_misaddressed("the manager", &attacked.manager.to_string(), ask);
+    // An open request has its answer before its body, which nobody reads.
+    let unfinished = attacked.get("/healthz", "content-length: 1000\r\n");
+    let answer = ask(&unfinished);
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"),
+        "{answer}"
+    );
+
+    let node = &attacked.nodes[0];
+    let metrics = metrics_address(node);
+    let ask = |request: &str| answer_of(&mut connected(metrics), request);
+    refuses_misaddressed("metrics", &metrics.to_string(), ask);
+    for socket in ["status.sock", "admin.sock"] {
+        let ask = |request: &str| {
+            let mut stream = UnixStream::connect(node.dir().join(socket)).expect("the socket");
+            stream.set_read_timeout(Some(wait::SOON)).expect("a timeout");
+            answer_of(&mut stream, request)
+        };
+        refuses_misaddressed(socket, "localhost", ask);
+    }
+}
+
+/// The address of a node's metrics, which the system has chosen.
+fn metrics_address(node: &Node) -> SocketAddr {
+    let log = node.log();
+    let url = log.split_whitespace().find_map(|word| word.strip_prefix("http://"));
+    let address = url.and_then(|url| url.split('/').next()).and_then(|text| text.parse().ok());
+    address.unwrap_or_else(|| panic!("{log}"))
+}
