@@ -93,7 +93,7 @@ fn healthz(call: &Call) -> Result<Reply, Problem> {
 fn metrics(call: &Call) -> Result<Reply, Problem> {
     let overview = call.api.state.whole();
     let altered = call.api.manager.findings().count;
-    let Api { manager, metrics, connections, .. } = &*call.api;
+    let super::Api { manager, metrics, connections, .. } = &*call.api;
     let text = manager.view(|view| metrics.render(view, &overview, altered, connections));
     Ok(Reply::text("text/plain; version=0.0.4", text))
 }

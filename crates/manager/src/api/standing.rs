@@ -56,7 +56,7 @@ impl Standing {
         match caller {
             Caller::Anonymous => Self::Stranger,
             Caller::Certificate(_) => Self::Certificate,
-            Caller::Principal(principal) => match principal.role {
+            Caller::Principal(principal) => match principal.value.role {
                 Role::Viewer => Self::Viewer,
                 Role::Operator | Role::Admin => Self::Administrator,
                 Role::Node => Self::Node,
@@ -74,7 +74,9 @@ pub(super) fn source(caller: &Caller) -> Option<Source> {
     match caller {
         Caller::Anonymous => None,
         Caller::Certificate(identity) => Some(Source::Identity(Arc::clone(identity))),
-        Caller::Principal(principal) => Some(Source::Identity(principal.name.as_str().into())),
+        Caller::Principal(principal) => {
+            Some(Source::Identity(principal.value.name.as_str().into()))
+        }
     }
 }
 

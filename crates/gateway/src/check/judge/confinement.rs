@@ -322,16 +322,17 @@ fn allows(values: &[String], family: &str) -> bool {
     for value in values {
         if let Some(list) = value.strip_prefix('~') {
             for word in list.split_whitespace() {
-                match &mut allowed {
-                    Some(allowed) => drop(allowed.remove(word)),
-                    None => drop(denied.insert(word)),
+                if let Some(allowed) = &mut allowed {
+                    allowed.remove(word);
+                } else {
+                    denied.insert(word);
                 }
             }
             continue;
         }
         let words = value.split_whitespace().filter(|word| *word != "none");
         if allowed.is_none() && !denied.is_empty() {
-            words.for_each(|word| drop(denied.remove(word)));
+            denied.retain(|denied| !words.clone().any(|word| word == *denied));
         } else {
             allowed.get_or_insert_default().extend(words);
         }
