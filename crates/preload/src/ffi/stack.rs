@@ -111,6 +111,7 @@ pub(super) fn give(stack: Stack) {
         if let Ok(mut idle) = idle.try_borrow_mut()
             && idle.len() < MAX_IDLE
             && STACKS.load(Ordering::Relaxed) <= MAX_WITH_IDLE
+            && idle.try_reserve(1).is_ok()
         {
             idle.extend(stack.take());
         }

@@ -310,6 +310,7 @@ fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     #[test]
     fn processor_without_stacks_for_jobs_is_named() {
         let library = MappedFile { path: "/usr/lib/libmillrace_preload.so".into(), deleted: false };
