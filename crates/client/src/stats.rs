@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+use millrace_wire::Fault;
+
+use crate::connection::fault_text;
+
 /// Counters of a pool in one process, since its first use there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -106,6 +110,15 @@ pub struct NodeStats {
     pub counters: NodeCounters,
     /// Why the last connection ended or could not be made; empty if none did.
     pub last_error: String,
+}
+
+impl NodeStats {
+    /// Whether the node answers and takes no connection, because this identity or all together have as many as they
+    /// may.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        !self.connected && self.last_error == fault_text(Fault::TooManyConnections)
+    }
 }
 
 /// Counters of one node since the first use of the pool.

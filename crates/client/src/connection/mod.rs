@@ -482,7 +482,7 @@ impl Connection {
 }
 
 /// Why the node closed, in words that say what to do.
-fn fault_text(fault: Fault) -> String {
+pub(crate) fn fault_text(fault: Fault) -> String {
     match fault {
         Fault::Version => "the node speaks no version of the protocol that this client does",
         Fault::Protocol => "the node says that this client broke the protocol",

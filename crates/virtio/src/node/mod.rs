@@ -9,7 +9,7 @@
 //! | the nodes | a job |
 //! |---|---|
 //! | serve it | is theirs |
-//! | refuse it for a limit: the quota, bounds on jobs, memory or keys | waits, and is offered again: done elsewhere, it would make the limit void |
+//! | refuse it for a limit: the quota, bounds on jobs, memory, keys or connections | waits, and is offered again: done elsewhere, it would make the limit void |
 //! | cannot be reached, or do not do such jobs | runs here, at the rate of the quota if it has refused any ([`pace`]) |
 //!
 //! A job that a node has taken and does not end in time runs here, too: it was counted there.
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, NodeReply, Pool, RemoteKey};
+use millrace_client::{ClientError, NodeReply, NodeStats, Pool, RemoteKey};
 use millrace_engine::Completion;
 use millrace_operation::sync::lock;
 use millrace_operation::{JobError, JobId, KeyInfo, Output, PrivateKey};
@@ -162,7 +162,7 @@ impl NodeTarget {
                 None
             }
             Err(error) => {
-                let instead = instead(&error);
+                let instead = instead(&self.nodes, &error);
                 debug!(%error, ?instead, "a job did not go to the nodes");
                 Some((job, instead))
             }
@@ -227,13 +227,14 @@ fn offer_all(nodes: &Pool, offered: &Receiver<Arc<NodeKey>>, away: &AtomicBool) 
                 KeyStage::Held(remote)
             }
             Err(error) => {
-                let is_connected = nodes.stats().nodes.iter().any(|node| node.connected);
+                let stats = nodes.stats();
+                let answers = stats.nodes.iter().any(|node| node.connected || node.is_full());
                 let instead = match error {
                     // The node has many keys to check: see its bound on imports that wait.
-                    ClientError::TimedOut if is_connected => Instead::Waits(JobError::Busy),
-                    _ => instead(&error),
+                    ClientError::TimedOut if answers => Instead::Waits(JobError::Busy),
+                    _ => instead(nodes, &error),
                 };
-                away.store(!is_connected, Ordering::Release);
+                away.store(!answers, Ordering::Release);
                 info!(%error, ?instead, "the nodes do not take a key of a guest now");
                 let wait = match instead {
                     Instead::Waits(_) => LIMITED_OFFER_AGAIN,
@@ -266,8 +267,11 @@ impl Replies {
 }
 
 /// What becomes of a job or key that the nodes did not take for this reason.
-fn instead(error: &ClientError) -> Instead {
+fn instead(nodes: &Pool, error: &ClientError) -> Instead {
+    let is_full = || nodes.stats().nodes.iter().any(NodeStats::is_full);
     match error {
+        // A node takes no further connection of this identity.
+        ClientError::NoNode(_) if is_full() => Instead::Waits(JobError::Busy),
         ClientError::Job(error @ (JobError::OverQuota | JobError::Busy)) => Instead::Waits(*error),
         ClientError::Busy
         | ClientError::TooManyKeys
@@ -332,7 +336,7 @@ impl JobTarget for NodeTarget {
                 }
                 Err(error) => error,
             };
-            let instead = instead(&error);
+            let instead = instead(&self.nodes, &error);
             debug!(%error, ?instead, "a node did not do a job");
             match instead {
                 Instead::Here => {
