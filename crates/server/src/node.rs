@@ -30,7 +30,7 @@ use millrace_service::outbox::Outbox;
 use millrace_service::{ConnectionSlot, Service};
 use millrace_wire::{Fault, Message, NodeMessage};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
@@ -39,7 +39,7 @@ use tracing::{error, info, warn};
 
 use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
-use crate::connection::{PartyShare, Turns, serve};
+use crate::connection::{ClientStream, PartyShare, Turns, serve};
 use crate::handle::NodeHandle;
 use crate::http;
 use crate::imports::Imports;
@@ -404,7 +404,7 @@ async fn admit_tcp(
     enter_and_serve(stream, identity, slot, outbox, &node).await;
 }
 
-async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
+async fn enter_and_serve<S: ClientStream>(
     stream: S,
     identity: Arc<str>,
     place: ConnectionSlot,

@@ -15,6 +15,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as Socket;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -22,6 +23,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
+
+use crate::connection::{ClientStream, socket_hung_up};
 
 /// A unix stream that is registered for writability only while a write waits.
 #[derive(Debug)]
@@ -36,6 +39,12 @@ impl OnDemandWritable {
         let socket = stream.into_std()?;
         let read = AsyncFd::with_interest(socket, Interest::READABLE)?;
         Ok(Self { read, write: None })
+    }
+}
+
+impl ClientStream for OnDemandWritable {
+    fn hung_up(&self) -> bool {
+        socket_hung_up(self.read.get_ref().as_fd())
     }
 }
 

@@ -22,6 +22,7 @@
 use std::future::Future;
 use std::io;
 use std::mem;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
@@ -37,9 +38,12 @@ use millrace_service::{Answers, Session};
 use millrace_wire::{
     ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage, encode_completions,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep_until};
+use tokio_rustls::server::TlsStream;
 use tracing::debug;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -106,6 +110,28 @@ const MAX_DOUBLINGS: u32 = 3;
 /// Jobs of the first turn after such a pause: all 1024 connections of a party together cost at most 20,000
 /// refusals per second.
 const JOBS_AFTER_REFUSAL: usize = 8;
+
+/// Interval at which a connection with imports that are not checked yet asks whether its client has closed it. It may
+/// not read meanwhile, so it would not see that, and checks for nobody would delay those of others.
+const HANG_UP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The stream of a client.
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
+    /// Whether the client has closed its end, also while bytes before that are unread.
+    fn hung_up(&self) -> bool;
+}
+
+impl ClientStream for TlsStream<TcpStream> {
+    fn hung_up(&self) -> bool {
+        socket_hung_up(self.get_ref().0.as_fd())
+    }
+}
+
+/// Asks the kernel whether the other end of a socket was closed.
+pub(crate) fn socket_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    poll(&mut sockets, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
 
 /// State that the connections of one party share.
 pub(crate) struct PartyShare {
@@ -188,7 +214,7 @@ enum End {
 }
 
 /// Serves one authenticated client until its connection ends.
-pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn serve<S: ClientStream>(
     stream: S,
     session: Session,
     outbox: Arc<Outbox>,
@@ -286,6 +312,8 @@ struct Deadlines {
     busy: Option<Instant>,
     /// The end of the time to send the last message, once it is in the send buffer.
     close: Option<Instant>,
+    /// The next look for the client's end while imports wait ([`HANG_UP_INTERVAL`]).
+    hang_up: Instant,
 }
 
 impl<S> Connection<S> {
@@ -319,12 +347,13 @@ impl<S> Connection<S> {
                 linger: None,
                 busy: None,
                 close: None,
+                hang_up: now,
             },
         }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
+impl<S: ClientStream> Future for Connection<S> {
     type Output = End;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End> {
@@ -364,7 +393,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: ClientStream> Connection<S> {
     /// Reads once unless the connection is paused, and submits the jobs. Returns `false` at the end of the
     /// stream.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
@@ -573,7 +602,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.deadlines.armed = None;
             let now = Instant::now();
             let resumed = self.deadlines.busy.take_if(|end| now >= *end).is_some();
+            let looked = self.session.importing() > 0 && now >= self.deadlines.hang_up;
+            if looked {
+                self.deadlines.hang_up = now + HANG_UP_INTERVAL;
+                if self.stream.hung_up() {
+                    return Poll::Ready(End::Closed);
+                }
+            }
             if !resumed
+                && !looked
                 && now >= next
                 && let Some(end) = self.expired(now)
             {
@@ -608,7 +645,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return deadlines.close;
         }
         let sending = self.sending.deadline();
-        let all = [hello, message, idle, deadlines.linger, deadlines.busy, sending];
+        let hang_up = (self.session.importing() > 0).then_some(deadlines.hang_up);
+        let all = [hello, message, idle, deadlines.linger, deadlines.busy, sending, hang_up];
         all.into_iter().flatten().min()
     }
 

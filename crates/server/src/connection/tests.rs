@@ -11,6 +11,7 @@ use std::task::{Wake, Waker};
 use millrace_engine::{CompletionSink, Engine, EngineConfig};
 use millrace_operation::{Hash, Operation};
 use millrace_service::Service;
+use millrace_service::imports::PER_SESSION;
 use millrace_service::settings::Settings;
 use millrace_service::store::{KekSource, KeyStore};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
@@ -24,6 +25,13 @@ struct FakeStream {
     said: Vec<u8>,
     room: usize,
     heard: Arc<Mutex<Vec<u8>>>,
+    hung_up: bool,
+}
+
+impl ClientStream for FakeStream {
+    fn hung_up(&self) -> bool {
+        self.hung_up
+    }
 }
 
 impl AsyncRead for FakeStream {
@@ -68,6 +76,14 @@ impl AsyncWrite for FakeStream {
 
 /// A connection to a node without keys, whose client sends this number of pings.
 fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
+    connected((0..pings as u64).map(|token| ClientMessage::Ping { token }), directory)
+}
+
+/// A connection to a node without keys, whose client sends these messages and closes.
+fn connected(
+    messages: impl IntoIterator<Item = ClientMessage>,
+    directory: &Path,
+) -> Connection<FakeStream> {
     let backend = Arc::new(FakeBackend::new(FakeOptions::default()));
     let engine = Engine::start(EngineConfig::default(), vec![backend]).unwrap();
     let store = KeyStore::open(directory, &KekSource::Absent).unwrap();
@@ -75,10 +91,8 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
     let mut said = Vec::new();
     let hello = Hello { min_version: 1, max_version: 1, features: 0, agent: String::new() };
     ClientMessage::Hello(hello).encode(&mut said);
-    for token in 0..pings as u64 {
-        ClientMessage::Ping { token }.encode(&mut said);
-    }
-    let stream = FakeStream { said, room: 0, heard: Arc::default() };
+    messages.into_iter().for_each(|message| message.encode(&mut said));
+    let stream = FakeStream { said, room: 0, heard: Arc::default(), hung_up: true };
     let outbox = Arc::new(Outbox::default());
     let session = service.open("uid:1".into(), Arc::clone(&outbox) as _);
     let turns = Turns::new(Arc::new(PartyShare::new(1, Instant::now())));
@@ -120,6 +134,28 @@ async fn client_that_reads_late_gets_every_answer() {
     assert!(connection.stream.said.is_empty(), "a request is never read");
     let heard = connection.stream.heard.lock().unwrap().len();
     assert!(heard > pings * 16 && heard < pings * 16 + 200, "{heard}");
+}
+
+#[test]
+fn imports_of_a_closed_connection_end_with_it() {
+    // The only thread for checks is held, as by a slow one.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || held.recv());
+    let directory = tempfile::tempdir().unwrap();
+    let key = || millrace_testkit::keys::p_256().private_key();
+    let count = 4 * u32::try_from(PER_SESSION).unwrap();
+    let imports = (0..count).map(|request| ClientMessage::ImportKey { request, key: key() });
+    let ended = runtime.block_on(async {
+        let connection = connected(imports, directory.path());
+        tokio::time::timeout(millrace_testkit::wait::SOON, connection).await
+    });
+    drop(let_go);
+    assert!(matches!(ended, Ok(End::Closed)), "{ended:?}");
 }
 
 #[tokio::test]

@@ -216,7 +216,8 @@ fn start_exit_error(error: StartError) -> Error {
             ListenError::NotASocket(_)
             | ListenError::Group { .. }
             | ListenError::GroupDenied { .. }
-            | ListenError::Folder { .. } => true,
+            | ListenError::Folder { .. }
+            | ListenError::Untrusted(_) => true,
         },
         StartError::NotLoopback(_) => true,
         StartError::Address { .. } | StartError::Tls(_) => false,
