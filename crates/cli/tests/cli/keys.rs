@@ -211,7 +211,7 @@ fn stub_names_the_key_and_is_written_to_the_output_path() {
     let uri = place.run(&["key", "stub", "www", "--uri"]).done().data.clone();
     assert!(uri.starts_with("millrace:www?spki=MFkw") && uri.lines().count() == 1, "{uri}");
     let shown = place.run(&["key", "show", "www", "--json"]).done().data.clone();
-    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["uri"], uri.trim_end());
     assert!(place.run(&["key", "show", "www"]).done().data.contains(uri.trim_end()));
 }

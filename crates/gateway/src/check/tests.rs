@@ -582,7 +582,7 @@ fn pool_and_stubs_are_read_from_the_files_of_a_gateway() {
         "global\n user proxy\nlisten a\n bind :443 ssl crt /www.key\n",
     );
     machine.put("pool.cnf", &machine.cnf().replace("unix:", "tcp:a:1, unix:"));
-    let root = millrace_hostfs::Root::open(machine.dir.path()).expect("folder");
+    let root = Root::open(machine.dir.path()).expect("folder");
     let read = |name: &str| ConfiguredPool::read(&root, Path::new(name));
     let found = read("/pool.cnf").expect("a pool");
     assert_eq!(found.question.nodes[0], "tcp:a:1");

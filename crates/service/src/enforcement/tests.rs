@@ -66,7 +66,7 @@ fn grant(tenant: &str, revision: u64, fence: u64, ops: u64, from_ms: u64) -> Gra
         fence,
         rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
         identities: [format!("cert:{tenant}-*").parse().unwrap()].into(),
-        endpoints: std::collections::BTreeSet::new(),
+        endpoints: BTreeSet::new(),
     }
 }
 
