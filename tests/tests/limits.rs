@@ -19,7 +19,7 @@ use millrace_tests::pki::KeyKind;
 use millrace_tests::pool::{Pool, in_force};
 use millrace_tests::process::succeed;
 use millrace_tests::world::World;
-use millrace_tests::{scaled, wait};
+use millrace_tests::{is_long, scaled, wait};
 use millrace_virtio_guest::{Guest, cipher_request, cipher_session};
 use millrace_wire::{
     ClientMessage, Decoder, Hello, KeyRefusal, KeySelector, Message, NodeMessage, SubmittedJob,
@@ -30,7 +30,7 @@ use serde_json::Value;
 
 /// Time of one flood.
 fn window() -> Duration {
-    Duration::from_millis(scaled(500, 2_000) as u64)
+    Duration::from_millis(scaled(300, 2_000) as u64)
 }
 
 /// A stream of any door.
@@ -117,8 +117,8 @@ impl Doors {
     }
 }
 
-/// Whether a flood got what a limit of `rate` per second with this burst allows in a time, and no more. A busy machine may
-/// ask for less.
+/// Whether a flood got what a limit of `rate` per second with this burst allows in a time, and no more. A busy machine
+/// may ask for less.
 #[track_caller]
 fn assert_within(what: &str, served: u64, rate: u64, burst: u64, time: Duration) {
     let in_time = rate as f64 * time.as_secs_f64();
@@ -134,7 +134,7 @@ struct RateLimit {
     name: &'static str,
     /// The lines of `node.toml` for these identities, with this rate.
     toml: fn(&[String], u64) -> String,
-    /// What may come at once.
+    /// Jobs at once.
     burst: fn(u64) -> u64,
     /// Whether all doors share it.
     is_shared: bool,
@@ -247,9 +247,11 @@ fn rates_of_a_node_are_in_force_at_every_door_whenever_they_are_set() {
         let mut clients = connect(&doors);
         hold(&doors, limit, "set after", 200, &mut clients);
         drop(clients);
-        doors.restart();
-        let mut clients = connect(&doors);
-        hold(&doors, limit, "after a death", 200, &mut clients);
+        if is_long() || limit.name == "tenant, ops" {
+            doors.restart();
+            let mut clients = connect(&doors);
+            hold(&doors, limit, "after a death", 200, &mut clients);
+        }
     }
 }
 
@@ -412,7 +414,7 @@ fn bounds_of_a_node_are_in_force_at_every_door_whenever_they_are_set() {
     let mut doors = Doors::open();
     let identities: Vec<String> = doors.all.iter().map(Door::identity).collect();
     let is_free =
-        |doors: &Doors| wait::until("nobody is connected", || doors.node.connections() == 0);
+        |doors: &Doors| wait::until("no client is connected", || doors.node.connections() == 0);
     for (name, toml, taken) in COUNT_LIMITS {
         for most in [12, 5] {
             doors.set(&toml(&identities, most));
@@ -421,10 +423,12 @@ fn bounds_of_a_node_are_in_force_at_every_door_whenever_they_are_set() {
                 assert_eq!(taken(door), most, "{name} by {door:?}");
             }
         }
-        doors.restart();
-        for door in &doors.all {
-            is_free(&doors);
-            assert_eq!(taken(door), 5, "{name} by {door:?} after a death");
+        if is_long() || *name == "jobs of a tenant" {
+            doors.restart();
+            for door in &doors.all {
+                is_free(&doors);
+                assert_eq!(taken(door), 5, "{name} by {door:?} after a death");
+            }
         }
     }
     // The rules of a connection change while it is open.

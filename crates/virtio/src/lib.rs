@@ -22,8 +22,9 @@
 //! - [`front`]: the process that holds the sockets while the one with the devices comes and goes.
 //! - [`control`]: status and limits of a running process; [`recipe`]: device lines of monitors.
 //! - [`confine`]: the system calls that a device process gives up.
-//! - [`statistics`]: the counters.
+//! - [`statistics`]: the counters; `cells`: where they lie.
 
+mod cells;
 pub mod confine;
 pub mod control;
 pub mod device;

@@ -9,7 +9,7 @@ use millrace_operation::BackendKind;
 use millrace_wire::{EdgeCounter, EdgeReport};
 use serde::Serialize;
 
-use crate::vhost::{Journal, KeptCells};
+use crate::cells::KeptCells;
 
 /// Declares the counters of a device once: operations and bytes of each kind of request, events, and levels.
 macro_rules! device_counters {
@@ -53,13 +53,8 @@ macro_rules! device_counters {
         }
 
         impl DeviceCounters {
-            /// The counters in the journal of a device. They begin at 0 if another version has kept other ones there.
-            #[must_use]
-            pub fn of(journal: &Journal) -> Self {
-                Self::over(journal.counters(KEPT, fingerprint()))
-            }
-
-            fn over(kept: KeptCells) -> Self {
+            /// The counters in these cells, of which there are [`KEPT`].
+            pub(crate) fn over(kept: KeptCells) -> Self {
                 Self { kept, $($level: AtomicU64::new(0),)* }
             }
         }
@@ -194,10 +189,11 @@ fn served(kind: RequestKind, by: ServedBy) -> usize {
     2 * KINDS + EVENTS.len() + SERVERS * kind as usize + by.index()
 }
 
-const KEPT: usize = 2 * KINDS + EVENTS.len() + SERVERS * KINDS;
+/// Number of the counters that are kept.
+pub(crate) const KEPT: usize = 2 * KINDS + EVENTS.len() + SERVERS * KINDS;
 
 /// Names the counters that are kept and their order (FNV-1a, 64 bits).
-fn fingerprint() -> u64 {
+pub(crate) fn fingerprint() -> u64 {
     let kinds = RequestKind::ALL.iter().map(|(_, name)| *name);
     let backends = BackendKind::ALL.iter().map(|kind| kind.name());
     let names = kinds.chain(EVENTS.iter().copied()).chain(backends);

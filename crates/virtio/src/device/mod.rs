@@ -450,9 +450,9 @@ impl Device {
         }
     }
 
-    /// Submits the jobs that requests have left since the last call, in one batch. If the pool has refused jobs for now,
-    /// the new ones wait behind these until the time of the next try: otherwise the oldest would wait for ever. Appends
-    /// the answers of jobs that the pool refused for good.
+    /// Submits the jobs that requests have left since the last call, in one batch. If the pool has refused jobs for
+    /// now, the new ones wait behind these until the time of the next try: otherwise the oldest would wait for ever.
+    /// Appends the answers of jobs that the pool refused for good.
     pub fn submit(&mut self, now: Instant, answers: &mut Vec<(DataToken, DataAnswer)>) {
         self.refused.append(&mut self.batch);
         if self.retry_at.is_none_or(|at| at <= now) {

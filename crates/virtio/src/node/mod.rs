@@ -98,12 +98,12 @@ enum KeyStage {
     },
 }
 
-/// What becomes of a job that no node has done.
+/// Fate of a job that no node has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instead {
-    /// It runs in this process.
+    /// To run in this process.
     Here,
-    /// It is offered again until its deadline.
+    /// To be offered again until its deadline.
     Waits(JobError),
     Ends(JobError),
 }
@@ -266,7 +266,7 @@ impl Replies {
     }
 }
 
-/// What becomes of a job or key that the nodes did not take for this reason.
+/// Fate of a job or key that the nodes did not take for this reason.
 fn instead(nodes: &Pool, error: &ClientError) -> Instead {
     let is_full = || nodes.stats().nodes.iter().any(NodeStats::is_full);
     match error {

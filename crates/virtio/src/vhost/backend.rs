@@ -70,7 +70,7 @@ struct Shared {
     end: (EventConsumer, EventNotifier),
 }
 
-/// What all devices of a process share.
+/// Parts that all devices of a process share.
 #[derive(Clone, Default)]
 pub(super) struct OfProcess {
     /// While it is set, the status of a device lacks `HW_READY`.

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! State that outlives the process that serves a device: the requests under way, the sessions, the limits, the
-//! counters. The journal lies in a memory file that the front process keeps and a device process maps, so that the next device process goes
-//! on where a killed one stopped.
+//! counters. The journal lies in a memory file that the front process keeps and a device process maps, so that the next
+//! device process goes on where a killed one stopped.
 //!
 //! ```text
 //!  0        8         16        24           32           64        192 KiB     256 KiB
@@ -19,15 +19,14 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vm_memory::{
-    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory,
-};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 use zeroize::Zeroizing;
 
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
+use crate::cells::KeptCells;
 use crate::device::{DeviceLimits, Limit, LimitsChange};
 use crate::request::MAX_KEY_LEN;
 use crate::session::MAX_SESSIONS;
@@ -60,7 +59,7 @@ const REQUESTS: u64 = 32;
 /// Bits of a request's cell that count its attempts; those above number the requests in their order.
 const ATTEMPT_BITS: u32 = 8;
 
-/// What the counters are, as a number, and then the counters. A journal of an earlier version has zeros here.
+/// Place of the counters: a number that names them and their order, then each of them. A journal of an earlier version has zeros here.
 const COUNTERS: u64 = 192 * 1024;
 
 const SESSIONS: u64 = 256 * 1024;
@@ -163,7 +162,7 @@ impl Journal {
             }
             self.set(COUNTERS, fingerprint);
         }
-        KeptCells::Kept(self.cells.clone())
+        KeptCells::Kept { memory: self.cells.clone(), start: COUNTERS + 8 }
     }
 
     /// A device process takes the connection. Returns whether it continues the work of a former one.
@@ -352,46 +351,6 @@ impl Journal {
             }
         }
         (self.get(NEXT_SESSION), found)
-    }
-}
-
-/// Counters, in the journal of a device or in this process alone. Indices are below the number that they were made for.
-pub(crate) enum KeptCells {
-    Own(Vec<AtomicU64>),
-    Kept(GuestMemoryMmap),
-}
-
-impl KeptCells {
-    /// Counters of this process.
-    pub(crate) fn own(count: usize) -> Self {
-        Self::Own((0..count).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    fn with(&self, index: usize, run: impl FnOnce(&AtomicU64) -> u64) -> u64 {
-        match self {
-            Self::Own(cells) => cells.get(index).map_or(0, run),
-            Self::Kept(cells) => {
-                // Inside the file: there are fewer counters than the room behind `COUNTERS` has.
-                let slice = cells.get_slice(GuestAddress(COUNTERS + 8 + 8 * index as u64), 8);
-                slice.map_or(0, |slice| slice.get_atomic_ref::<AtomicU64>(0).map_or(0, run))
-            }
-        }
-    }
-
-    /// Counts.
-    pub(crate) fn add(&self, index: usize, count: u64) {
-        self.with(index, |cell| cell.fetch_add(count, Ordering::Relaxed));
-    }
-
-    /// One counter.
-    pub(crate) fn get(&self, index: usize) -> u64 {
-        self.with(index, |cell| cell.load(Ordering::Relaxed))
-    }
-}
-
-impl fmt::Debug for KeptCells {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeptCells")
     }
 }
 

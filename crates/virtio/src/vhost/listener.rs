@@ -36,7 +36,7 @@ use super::mailbox::Mailbox;
 use super::state_key::StateKey;
 use crate::device::{Device, DeviceLimits, LimitsChange};
 use crate::job_target::{JobTarget, ServiceTarget, SessionOpenError};
-use crate::statistics::{DeviceCounters, DeviceStatistics};
+use crate::statistics::{DeviceCounters, DeviceStatistics, KEPT, fingerprint};
 
 /// Mode of a socket: its owner and group connect, as a monitor runs as a user of its own.
 const SOCKET_MODE: u32 = 0o660;
@@ -87,7 +87,7 @@ pub struct Devices {
 struct Shared {
     devices: Mutex<BTreeMap<PathBuf, Entry>>,
     of_process: OfProcess,
-    /// What a former process has counted, and reported to its nodes.
+    /// Counts of a former process, which has reported them to its nodes.
     reported: Mutex<EdgeReport>,
     /// Counters of every device. Apart from `devices`, whose lock is held while a device is locked: a client reads the
     /// counters for its report with its own lock held, which a locked device may wait for.
@@ -209,7 +209,7 @@ impl Devices {
         journal: Journal,
         peer: Peer,
     ) -> io::Result<()> {
-        let counters = Arc::new(DeviceCounters::of(&journal));
+        let counters = Arc::new(DeviceCounters::over(journal.counters(KEPT, fingerprint())));
         counters.add_to(&mut lock(&self.shared.reported));
         self.counters().push(Arc::clone(&counters));
         let entry = Entry {

@@ -24,7 +24,6 @@ mod scratch;
 mod state_key;
 
 pub use journal::Journal;
-pub(crate) use journal::KeptCells;
 pub use listener::{DeviceStatus, Devices, ListenError, SocketFile, SocketSettings, TargetOpener};
 pub use migration::MigrationState;
 pub use state_key::{STATE_KEY_LEN, StateKey};

@@ -136,7 +136,7 @@ fn table_of_descriptors(config: &ServerConfig, report: &mut CheckReport) {
 fn quic(evidence: &Evidence, is_pooled: bool, report: &mut CheckReport) {
     if let Some(address) = evidence.config.quic.as_ref().filter(|_| is_pooled) {
         let seen = format!(
-            "`listen {address} quic` with keys of the pool: a worker serves nobody while an HTTP/3 handshake of it \
+            "`listen {address} quic` with keys of the pool: a worker serves no client while an HTTP/3 handshake of it \
              waits, up to `deadline` for a node that is silent"
         );
         let remedy =
