@@ -98,7 +98,7 @@ mod tests {
         // Not below the sticky /tmp.
         let top = tempfile::tempdir_in("/var").or_else(|_| tempfile::tempdir_in("/root"));
         let Some(top) = top.ok().filter(|top| chown(top.path(), Some(NODE), None).is_ok()) else {
-            millrace_testkit::skip!("only root changes the owner of a folder");
+            millrace_testkit::skip!("this root may not change the owner of files");
         };
         chown(top.path(), Some(ROOT), None).expect("given back");
         fs::set_permissions(top.path(), fs::Permissions::from_mode(0o755)).expect("a mode");

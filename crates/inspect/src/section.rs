@@ -215,6 +215,22 @@ impl<'a> SectionReader<'a> {
         self.keep(probe.what, output)
     }
 
+    /// The first `most` of some items; notes under the name `what` that there are more.
+    pub fn first<T>(
+        &mut self,
+        what: &str,
+        items: impl IntoIterator<Item = T>,
+        most: usize,
+    ) -> Vec<T> {
+        let mut items = items.into_iter();
+        let first: Vec<T> = items.by_ref().take(most).collect();
+        if items.next().is_some() {
+            let reason = format!("more than {most}; the others are left out");
+            self.note(what, Unavailable::unreadable(reason));
+        }
+        first
+    }
+
     /// Notes that something could not be read.
     pub fn note(&mut self, what: &str, why: Unavailable) {
         let entry = Unread { what: what.trim_start_matches('/').to_owned(), why };
@@ -254,6 +270,17 @@ impl<'a> SectionReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn items_past_a_bound_are_noted() {
+        let root = Root::open("/").unwrap();
+        let mut reader = SectionReader::new(&root);
+        assert_eq!(reader.first("rows", [1, 2], 2), [1, 2]);
+        assert!(reader.unread.is_empty());
+        assert_eq!(reader.first("rows", [1, 2, 3], 2), [1, 2]);
+        assert_eq!(reader.unread.len(), 1);
+        assert!(reader.unread[0].why.to_string().contains("more than 2"));
+    }
 
     #[test]
     fn missing_required_files_are_noted_once() {

@@ -38,6 +38,8 @@ pub struct KeyEntry<K> {
     name: Arc<str>,
     key: K,
     info: KeyInfo,
+    /// Of the public half: reports have it for each of thousands of keys each second.
+    spki_sha256: [u8; 32],
     policy: RwLock<Arc<KeyPolicy>>,
     /// Increases with every change of the policy; [`REVOKED`] at the end.
     revision: AtomicU64,
@@ -57,6 +59,7 @@ impl<K> KeyEntry<K> {
         Self {
             name: name.into(),
             key,
+            spki_sha256: spki_sha256(&info),
             info,
             policy: RwLock::new(Arc::new(policy)),
             revision: AtomicU64::new(0),
@@ -171,7 +174,7 @@ impl<K> KeySet<K> {
     }
 
     fn insert_by_spki(&mut self, entry: Arc<KeyEntry<K>>) {
-        let entries = self.by_spki.entry(spki_sha256(&entry.info)).or_default();
+        let entries = self.by_spki.entry(entry.spki_sha256).or_default();
         // A name appears once: while a key is replaced, its version is the current and a former one.
         if entries.iter().all(|known| known.name != entry.name) {
             entries.push(entry);
@@ -493,7 +496,7 @@ impl Keyring {
         let keys = wanted.map(|(id, loaded)| KeyRow {
             name: id.name.clone(),
             former: id.former.is_some(),
-            spki_sha256: loaded.entry.as_ref().map(|entry| hex::encode(spki_sha256(&entry.info))),
+            spki_sha256: loaded.entry.as_ref().map(|entry| hex::encode(entry.spki_sha256)),
             last_used: loaded.entry.as_ref().and_then(|entry| entry.last_used()),
             problem: loaded.problem.clone(),
         });

@@ -8,6 +8,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use millrace_service::policy::KeyPolicy;
+use millrace_service::store::{IfExists, KekSource, KeyStore};
 use serde_json::Value;
 
 use crate::support::{Outcome, Place, SOON, openssl_key, p256_key, rsa_key};
@@ -603,4 +605,44 @@ fn systemd_credential_takes_precedence() {
     fs::set_permissions(&credential, fs::Permissions::from_mode(0o444)).unwrap();
     with_credential(&["key", "policy", "www", "--add-uid", "0"])
         .failed(1, &["can be read by others"]);
+}
+
+/// User and system time of a process, ms.
+fn cpu_ms(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    let ticks = |index: usize| fields[index].parse::<u64>().unwrap();
+    // USER_HZ is 100 on every architecture of Linux that Millrace runs on.
+    (ticks(11) + ticks(12)) * 10
+}
+
+/// The CPU time, not the clock: a busy machine does not change it much.
+#[test]
+fn idle_node_with_ten_thousand_keys_takes_next_to_no_time() {
+    if !millrace_testkit::is_long() {
+        millrace_testkit::skip!("only the long form makes 10,000 keys");
+    }
+    const KEYS: usize = 10_000;
+    const WINDOW: std::time::Duration = std::time::Duration::from_secs(20);
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &[]).done();
+    let kek = KekSource::File { path: place.path("state/kek"), create: false };
+    let store = KeyStore::open(place.path("state/keys"), &kek).unwrap();
+    let (key, meta) = store.load("www").unwrap();
+    for number in 1..KEYS - 1 {
+        let (name, info) = (format!("k{number}"), meta.info.clone());
+        store.import(&name, &key, info, KeyPolicy::signing([]), IfExists::Fail).unwrap();
+    }
+    let node = place.up(&[]);
+    let began = std::time::Instant::now();
+    import(&place, "last", &p256_key(), &[]).done();
+    let imported = began.elapsed();
+    let settled = std::time::Instant::now() + WINDOW / 4;
+    millrace_testkit::wait::holds_within(WINDOW, || std::time::Instant::now() > settled);
+    let before = cpu_ms(node.child.id());
+    let end = std::time::Instant::now() + WINDOW;
+    millrace_testkit::wait::holds_within(2 * WINDOW, || std::time::Instant::now() > end);
+    let spent = cpu_ms(node.child.id()) - before;
+    eprintln!("an import beside {KEYS} keys: {imported:?}; idle node: {spent} ms of {WINDOW:?}");
+    assert!(u128::from(spent) < WINDOW.as_millis() / 20, "{spent} ms of {WINDOW:?}");
 }

@@ -188,7 +188,7 @@ fn topology(reader: &mut SectionReader<'_>) -> (Option<usize>, Option<usize>) {
     let mut packages = Vec::new();
     let processors =
         reader.names(folder).into_iter().filter(|name| numbered(name, "cpu").is_some());
-    for name in processors.take(MAX_FOLDERS) {
+    for name in reader.first(folder, processors, MAX_FOLDERS) {
         let threads =
             reader.text_if_there(&format!("{folder}/{name}/topology/thread_siblings_list"));
         let package = reader.text_if_there(&format!("{folder}/{name}/topology/core_siblings_list"));
@@ -212,8 +212,8 @@ fn numa_nodes(reader: &mut SectionReader<'_>) -> Vec<NumaNode> {
     let folder = "sys/devices/system/node";
     let names = reader.names(folder);
     let mut nodes = Vec::new();
-    for name in names.iter().take(MAX_FOLDERS) {
-        if let Some(node) = numbered(name, "node")
+    for name in reader.first(folder, names, MAX_FOLDERS) {
+        if let Some(node) = numbered(&name, "node")
             && let Some(processors) = reader.word(&format!("{folder}/{name}/cpulist"))
         {
             nodes.push(NumaNode { node, processors });
@@ -228,7 +228,7 @@ fn frequency(reader: &mut SectionReader<'_>) -> Frequency {
     let mut frequency = Frequency::default();
     let policies =
         reader.names(folder).into_iter().filter(|name| numbered(name, "policy").is_some());
-    for policy in policies.take(MAX_FOLDERS) {
+    for policy in reader.first(folder, policies, MAX_FOLDERS) {
         let max = reader.number_if_there::<u64>(&format!("{folder}/{policy}/cpuinfo_max_freq"));
         frequency.max_khz = frequency.max_khz.max(max);
         let governor = reader.word(&format!("{folder}/{policy}/scaling_governor"));
@@ -244,7 +244,8 @@ fn frequency(reader: &mut SectionReader<'_>) -> Frequency {
 fn vulnerabilities(reader: &mut SectionReader<'_>) -> Vec<Vulnerability> {
     let folder = "sys/devices/system/cpu/vulnerabilities";
     let mut found = Vec::new();
-    for name in reader.names(folder).into_iter().take(MAX_FOLDERS) {
+    let names = reader.names(folder);
+    for name in reader.first(folder, names, MAX_FOLDERS) {
         if let Some(state) = reader.word(&format!("{folder}/{name}")) {
             found.push(Vulnerability { name, state });
         }

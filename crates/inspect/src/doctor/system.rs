@@ -183,8 +183,8 @@ fn thermal(reader: &mut SectionReader<'_>) -> Vec<Zone> {
     const TRIPS: usize = 16;
     let mut zones = Vec::new();
     let names = reader.names(FOLDER);
-    let names = names.iter().filter(|name| name.starts_with("thermal_zone"));
-    for name in names.take(MAX_ROWS) {
+    let names = names.into_iter().filter(|name| name.starts_with("thermal_zone"));
+    for name in reader.first(FOLDER, names, MAX_ROWS) {
         let folder = format!("{FOLDER}/{name}");
         // A disabled sensor returns an error instead of a temperature.
         let temperature = reader.root().text(&format!("{folder}/temp"), 64);
@@ -205,7 +205,7 @@ fn thermal(reader: &mut SectionReader<'_>) -> Vec<Zone> {
             }
         }
         zones.push(Zone {
-            name: kind.unwrap_or_else(|| name.clone()),
+            name: kind.unwrap_or(name),
             temperature_millicelsius: temperature,
             trip_millicelsius: trip,
         });
@@ -216,7 +216,8 @@ fn thermal(reader: &mut SectionReader<'_>) -> Vec<Zone> {
 fn card_nodes(reader: &mut SectionReader<'_>) -> BTreeMap<String, u32> {
     const FOLDER: &str = "sys/class/net";
     let mut nodes = BTreeMap::new();
-    for name in reader.names(FOLDER).into_iter().take(MAX_ROWS) {
+    let names = reader.names(FOLDER);
+    for name in reader.first(FOLDER, names, MAX_ROWS) {
         if let Some(node) = reader.numa_node(&format!("{FOLDER}/{name}/device")) {
             nodes.insert(name, node);
         }
@@ -231,8 +232,7 @@ fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
     // Newer firmware packages have a folder for Intel.
     names.extend(reader.names(&format!("{folder}/intel/qat")));
     names.retain(|name| name.starts_with("qat_"));
-    names.truncate(MAX_ROWS);
-    Some(names)
+    Some(reader.first(folder, names, MAX_ROWS))
 }
 
 fn qat_manager(root: &Root) -> Option<QatManager> {

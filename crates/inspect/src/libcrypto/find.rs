@@ -136,8 +136,7 @@ fn configured(reader: &mut SectionReader<'_>) -> Vec<String> {
             }
         }
     }
-    folders.truncate(MAX_FOLDERS);
-    folders
+    reader.first("folders of libraries", folders, MAX_FOLDERS)
 }
 
 /// Whether a folder also has another name, because it or a parent is a symbolic link.

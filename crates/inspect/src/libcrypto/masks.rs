@@ -58,7 +58,7 @@ pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Mask> {
         }
     }
     let mut masks = Vec::new();
-    for file in files.into_iter().take(MAX_FILES) {
+    for file in reader.first("files with variables of OpenSSL", files, MAX_FILES) {
         for line in reader.lines_with_if_there(&file, VARIABLES) {
             masks.extend(parse(&line).map(|(variable, value)| Mask {
                 variable,

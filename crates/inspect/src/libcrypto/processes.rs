@@ -55,11 +55,11 @@ impl Loaded {
 
 /// The users of all crypto libraries; `None` if no processes are visible.
 pub(super) fn loaded(reader: &mut SectionReader<'_>) -> Option<Loaded> {
-    let mut pids = process::pids(reader.root());
+    let pids = process::pids(reader.root());
     if pids.is_empty() {
         return None;
     }
-    pids.truncate(MAX_PROCESSES);
+    let pids = reader.first("processes", pids, MAX_PROCESSES);
     let namespace = |reader: &SectionReader<'_>, pid: &str| {
         let link = reader.root().link(&format!("proc/{pid}/ns/mnt"));
         link.ok().flatten()

@@ -98,7 +98,7 @@ pub fn section(root: &Root, network: Option<&Network>, watched: Option<Watched>)
     let mut subjects = ipsec(&mut reader, &judge);
     subjects.extend(processes(root, &judge, network));
     subjects.extend(network.and_then(|network| kernel_tls(&judge, network)));
-    subjects.truncate(MAX_SUBJECTS);
+    let subjects = reader.first("tunnels and servers", subjects, MAX_SUBJECTS);
     let watched_ms = watched.as_ref().map(|watched| watched.milliseconds);
     reader.section(Some(Used { subjects, watched_ms, moved: watched.unwrap_or_default().moved }))
 }

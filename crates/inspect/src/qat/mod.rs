@@ -415,8 +415,7 @@ fn instances(sections: &formats::Sections) -> Instances {
 fn modules(reader: &mut SectionReader<'_>) -> Vec<String> {
     let mut modules = reader.modules();
     modules.retain(|name| name.starts_with("qat_") || name == "intel_qat" || name == "usdm_drv");
-    modules.truncate(MAX_DEVICES);
-    modules
+    reader.first("QAT modules", modules, MAX_DEVICES)
 }
 
 fn configurations(reader: &mut SectionReader<'_>) -> Vec<Configuration> {
@@ -429,7 +428,7 @@ fn configurations(reader: &mut SectionReader<'_>) -> Vec<Configuration> {
     };
     let names: Vec<String> = reader.names("etc").into_iter().filter(|name| is_one(name)).collect();
     let mut found = Vec::new();
-    for name in names.into_iter().take(MAX_DEVICES) {
+    for name in reader.first("etc", names, MAX_DEVICES) {
         let file = format!("etc/{name}");
         if let Some(text) = reader.text(&file) {
             let instances = instances(&formats::dev_cfg(&text));

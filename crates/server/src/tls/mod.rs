@@ -401,6 +401,41 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn pipe_in_the_place_of_a_file_is_named_and_waited_for_by_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        ensure_node_certificates(path, &[]).unwrap();
+        issue_client_certificate(path, "one").unwrap();
+        let files = TlsFiles::in_directory(path);
+        check_files(&files).unwrap();
+        for name in ["node.crt", "node.key", "ca.crt", "one.crt", "ca.crl", "ca.key"] {
+            let file = path.join(name);
+            let kept = std::fs::read(&file).unwrap();
+            std::fs::remove_file(&file).unwrap();
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                &file,
+                rustix::fs::FileType::Fifo,
+                rustix::fs::Mode::from_raw_mode(0o600),
+                0,
+            )
+            .unwrap();
+            let error = match name {
+                "one.crt" | "ca.crl" => {
+                    revoke_client_certificate(path, "one").unwrap_err().to_string()
+                }
+                "ca.key" => issue_client_certificate(path, "two").unwrap_err().to_string(),
+                _ => check_files(&files).unwrap_err().to_string(),
+            };
+            assert!(error.contains(name) && error.contains("a pipe"), "{name}: {error}");
+            std::fs::remove_file(&file).unwrap();
+            std::fs::write(&file, kept).unwrap();
+            std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+                .unwrap();
+        }
+    }
+
     fn identity_of(common: &str, names: Vec<SanType>) -> Option<Arc<str>> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
