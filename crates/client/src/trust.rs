@@ -4,10 +4,10 @@
 //! Whether the process behind a unix socket may be used, and whether it may be sent a private key.
 //!
 //! While a node is down, another process may bind the path of its socket, if the folder lets it. A socket is used only
-//! if no user but root, the own one and the owner of its folder can replace that folder. A key goes only to a listener of
-//! root or the own user, who could read this process's keys anyway, or of the user that decides what is in the folder.
-//! The kernel says who listens (`SO_PEERCRED`: the user at the time of `listen`; for a socket unit of systemd that is
-//! root).
+//! if no user but root, the own one and the owner of its folder can replace that folder. A key goes only to a listener
+//! of root or the own user, who could read this process's keys anyway, or of the user that decides what is in the
+//! folder. The kernel says who listens (`SO_PEERCRED`: the user at the time of `listen`; for a socket unit of systemd
+//! that is root).
 
 use std::fs;
 use std::io;
@@ -20,8 +20,8 @@ use rustix::net::sockopt;
 
 const ROOT: u32 = 0;
 
-/// Checks that no other user can put a folder with another socket in the place of the one of `path`. A folder that every
-/// user may write to, such as `/tmp`, is as the operator chose it: there the first one to bind a name has it.
+/// Checks that no other user can put a folder with another socket in the place of the one of `path`. A folder that
+/// every user may write to, such as `/tmp`, is as the operator chose it: there the first one to bind a name has it.
 ///
 /// # Errors
 /// The folder on the way that another user may write to or owns, with the remedy.

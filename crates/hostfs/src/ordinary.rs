@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Ordinary files at given paths, opened so that nothing in their place makes the program wait: a pipe would block until
-//! there is a writer, opening a device may act on it.
+//! Ordinary files at given paths, opened so that nothing in their place makes the program wait: a pipe would block
+//! until there is a writer, opening a device may act on it.
 //!
 //! [`Root`](crate::Root) reads untrusted trees and keeps every link inside; the functions here are for a program's own
 //! folders and for files that its settings name.
@@ -19,9 +19,9 @@ use crate::kind::FileKind;
 /// Treatment of a symbolic link in the last part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// It is followed: for a file that the settings name. A mounted secret of Kubernetes is a link.
+    /// Followed: for a file that the settings name. A mounted secret of Kubernetes is a link.
     Follow,
-    /// It is refused: for a file of a folder in which the program itself makes all files.
+    /// Refused: for a file of a folder in which the program itself makes all files.
     Refuse,
 }
 
@@ -47,8 +47,8 @@ pub fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
     make(path, OpenOptions::new().append(true).mode(mode))
 }
 
-/// Opens an ordinary file for writing from its start, without shortening it; makes a missing one with this mode. Follows
-/// no link.
+/// Opens an ordinary file for writing from its start, without shortening it; makes a missing one with this mode.
+/// Follows no link.
 ///
 /// # Errors
 /// As [`open`].

@@ -4,8 +4,8 @@
 //! Whether another user could replace a folder: the rule of sshd for its files (`StrictModes`).
 //!
 //! Who may write to a folder may rename what is in it, so each folder from the root to the named one must belong to
-//! root or to a trusted user, and no one else may write to it. Symbolic links are followed step by step: the folder that
-//! holds a link decides as much as the one that it leads to.
+//! root or to a trusted user, and no one else may write to it. Symbolic links are followed step by step: the folder
+//! that holds a link decides as much as the one that it leads to.
 //!
 //! Exceptions, each for a system that is as it should be:
 //!
@@ -100,7 +100,7 @@ pub fn check_own_folder(folder: &Path) -> Result<(), Untrusted> {
     check_folder(folder, &[rustix::process::geteuid().as_raw()], Sticky::Accept)
 }
 
-/// Checks that only root and `users` (not empty) can replace `folder` and those above it, as far as they exist.
+/// Checks that only root and `users` (not empty) can replace `folder` and those above it, up to the first that is missing.
 ///
 /// # Errors
 /// Names the first folder from the root on that another user may write to or owns, with the remedy.

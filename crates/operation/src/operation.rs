@@ -347,7 +347,7 @@ coded_enum! {
     }
 }
 
-/// What an operation is for: keys of different kinds have different operations for the same purpose.
+/// The purpose of an operation: keys of different kinds have different operations for the same purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A signature.
@@ -361,7 +361,7 @@ pub enum Purpose {
 }
 
 impl OperationKind {
-    /// What the operation is for.
+    /// The purpose of the operation.
     #[must_use]
     pub const fn purpose(self) -> Purpose {
         match self {

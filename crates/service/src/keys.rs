@@ -230,7 +230,7 @@ pub(crate) struct Keyring {
     current: RwLock<Arc<KeySet<Arc<Key>>>>,
     /// The result of loading each file. Locked during a reload, so only one reload runs at a time.
     files: Mutex<BTreeMap<VersionId, Loaded>>,
-    /// What the last reload knows of the store. Never locked while `files` is waited for.
+    /// State of the store at the last reload. Never locked while `files` is waited for.
     watched: Mutex<Option<Watched>>,
     changes: Mutex<FolderChanges>,
 }
@@ -250,8 +250,8 @@ struct Watched {
 /// system's clock as the last one leaves the stamp as it is. The coarsest tick, FAT's, is 2 s.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Interval of reloads that look at each file of a directory without a change: a file that another host writes in place,
-/// as no command of Millrace does, changes only its own stamp. A look at 10,000 files takes 20 ms of a core.
+/// Interval of reloads that look at each file of a directory without a change: a file that another host writes in
+/// place, as no command of Millrace does, changes only its own stamp. A look at 10,000 files takes 20 ms of a core.
 const FULL_SCAN: Duration = Duration::from_secs(10);
 
 type Entry = Arc<KeyEntry<Arc<Key>>>;
@@ -511,8 +511,8 @@ impl Keyring {
     }
 }
 
-/// The room for keys that are not in service yet, within the bounds of the store. Its commands keep them; files may also
-/// be copied into it.
+/// The room for keys that are not in service yet, within the bounds of the store. Its commands keep them; files may
+/// also be copied into it.
 struct Room {
     names: usize,
     /// A name, and its former versions so far.

@@ -111,8 +111,8 @@ const MAX_DOUBLINGS: u32 = 3;
 /// refusals per second.
 const JOBS_AFTER_REFUSAL: usize = 8;
 
-/// Interval at which a connection with imports that are not checked yet asks whether its client has closed it. It may
-/// not read meanwhile, so it would not see that, and checks for nobody would delay those of others.
+/// Interval at which a connection with imports that are not checked yet asks whether its client has closed it. While
+/// they wait it may not read, so it would not see that, and checks for a lost client would delay those of others.
 const HANG_UP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The stream of a client.

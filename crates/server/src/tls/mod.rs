@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipe_in_the_place_of_a_file_is_named_and_waited_for_by_nobody() {
+    fn pipe_in_the_place_of_a_file_is_named_and_blocks_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         ensure_node_certificates(path, &[]).unwrap();

@@ -108,7 +108,7 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
 /// U+FEFF in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What a file is that has DER in the place of PEM.
+/// The error of a file that has DER in the place of PEM.
 fn binary_form(bytes: &[u8]) -> Option<PemError> {
     let mut outer = DerReader::new(bytes);
     let mut fields = DerReader::new(outer.take(tag::SEQUENCE)?);
