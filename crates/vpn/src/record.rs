@@ -42,8 +42,8 @@ pub struct AppliedLink {
     pub(crate) former: Option<u64>,
     /// Time of the automatic rollback, milliseconds since 1970: the same. `None` for a confirmed configuration.
     pub(crate) confirm_until_ms: Option<u64>,
-    /// Whether processes have to be started with this configuration: one on trial counts by what it brings up itself, and
-    /// the way back leaves nothing of a trial. Otherwise a running daemon may load it.
+    /// Whether processes have to be started with this configuration: one on trial counts by what it brings up itself,
+    /// and the way back leaves nothing of a trial. Otherwise a running daemon may load it.
     #[serde(default)]
     pub(crate) anew: bool,
     /// Actions that remove parts of a former configuration; the supervisor runs them when its processes have ended.
