@@ -35,8 +35,8 @@ goals() {
     esac
 }
 
-# What the output of a demonstration has to say, a regular expression a line; the scripts end with an error where a step
-# of theirs fails.
+# What the output of a demonstration has to say, a regular expression a line. Its script ends with an error where a step
+# fails.
 says() {
     case $1 in
         demo) cat <<'LINES' ;;

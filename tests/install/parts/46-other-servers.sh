@@ -1,7 +1,7 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# docs/guide/other-servers.md, as far as the servers are in the root: the provider's configuration, and curl.
+# docs/guide/other-servers.md, where the servers are in the root: the provider's configuration, and curl.
 
 fresh_machine gateway-1 21
 on gateway-1 openssl-key

@@ -40,7 +40,8 @@ use millrace_bench::cli::{
     CompressionArgs as BenchCompressionArgs, CryptoArgs, ManagerBenchArgs, PoolArgs, SizesArgs,
     SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
 };
-// Times, numbers, names and paths of results mean the same in every command, and the arguments of `bench` are in its crate.
+// Times, numbers, names and paths of results mean the same in every command, and the arguments of `bench` are in its
+// crate.
 pub(crate) use millrace_bench::cli::{
     TIMES, named, number, output_file, output_folder, time_within,
 };

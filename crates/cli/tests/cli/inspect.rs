@@ -100,7 +100,7 @@ fn control_characters_of_files_do_not_reach_the_terminal() {
     assert!(!page.contains(['\x1b', '\x07']), "{page:?}");
 }
 
-/// What a user may not look at is denied, not absent: folders and files of the tree that are closed to it.
+/// Folders and files of the tree that are closed to a user are denied, not absent.
 #[test]
 fn what_is_denied_is_not_called_absent() {
     use std::os::unix::fs::PermissionsExt;

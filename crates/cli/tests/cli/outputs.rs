@@ -44,8 +44,8 @@ impl Output {
         words.chain(option).chain([path]).collect()
     }
 
-    /// What the command needs beside the path, or `None` for one that measures for minutes: it writes as `bench sizes`
-    /// does, by the same functions.
+    /// Words that the command needs beside the path, or `None` for one that measures for minutes: it writes as
+    /// `bench sizes` does, by the same functions.
     fn needs(&self, turn: usize) -> Option<Vec<String>> {
         let needs: &[&str] = match self.command {
             "bench sizes" if self.option == "--save-crossovers" => return None,

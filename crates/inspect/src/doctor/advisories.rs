@@ -4,7 +4,7 @@
 //! The advisories that were read for each remedy that loads a module, widens a limit or opens a filter, and when: a
 //! doctor must not open a hole. A remedy without a row fails the tests; `docs/guide/doctor.md` has the same table.
 
-/// What a remedy loads or relaxes, and what was read about it.
+/// Something that a remedy loads or relaxes, and the advisories that were read about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Advisory {
     /// The module, setting or command, as remedies spell it; a `*` at the end stands for any rest

@@ -13,8 +13,6 @@
 //! ID; `docs/guide/doctor.md` lists all of them. A check whose facts could not be read reports nothing,
 //! unless its title says otherwise: an unreadable file proves neither health nor a problem.
 //!
-//! [`advisories`] has what was read about each remedy that loads a module or relaxes a setting.
-//!
 //! `places` says where programs have their settings, and `settings` reads those that checks judge; `system` calls it.
 //!
 //! This module changes nothing on the machine. A [`Remedy`] is text for a person.

@@ -440,7 +440,7 @@ fn kinds_that_a_published_mitigation_keeps_out_are_not_there() {
 
 /// Where lines of the machine keep modules out, no remedy loads them, and the lines are evidence.
 #[test]
-fn doctor_asks_nobody_to_undo_a_mitigation() {
+fn no_remedy_undoes_a_mitigation() {
     let blocked = "install algif_skcipher /bin/false\ninstall algif_aead /bin/false\ninstall algif_hash /bin/false\n\
                    install virtio_crypto /bin/false\nblacklist aesni_intel\n";
     let line = File("etc/modprobe.d/mitigation.conf", blocked);
@@ -461,7 +461,7 @@ fn doctor_asks_nobody_to_undo_a_mitigation() {
     }
 }
 
-/// What the remedies of a machine load or relax, as the table of advisories spells it.
+/// The modules and settings that a remedy loads or relaxes, as the table of advisories spells them.
 fn loaded_or_relaxed(text: &str) -> Vec<String> {
     const MARKS: &[(&str, &str)] = &[
         ("RestrictAddressFamilies", "RestrictAddressFamilies"),

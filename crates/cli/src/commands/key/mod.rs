@@ -214,7 +214,7 @@ pub(super) fn put_stub(stub: &Stub, as_uri: bool, path: Option<&Path>) -> Result
     Ok(())
 }
 
-/// What replaces the key on a gateway: its name and public half, no secret.
+/// The stub that replaces the key on a gateway: its name and public half, no secret.
 fn stub_of(meta: &KeyMeta) -> Result<Stub> {
     let stub = Stub::new(&meta.name, &meta.info.spki);
     stub.with_context(|| format!("{} cannot be named by a stub", meta.name))

@@ -44,7 +44,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
             certificate: None,
             ..access(&args.access)?
         };
-        // A token whose only copy was not written serves nobody, and its name would be taken.
+        // A token whose only copy was not written serves no client, and its name would be taken.
         if let Err(error) = given.write(file) {
             let name = &args.name;
             let removed = client.write::<()>(Write::Delete, &path(name), Condition::None, &());
