@@ -53,7 +53,8 @@ impl<T> Section<T> {
         let is_below = |what: &str, path: &str| {
             what.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let mut unread = self.unread.iter();
+        // A file that is not there was looked for.
+        let mut unread = self.unread.iter().filter(|one| one.why != Unavailable::Missing);
         match unread.find(|one| paths.iter().any(|path| is_below(&one.what, path))) {
             None => absent,
             Some(Unread { why: Unavailable::Denied, .. }) => "denied",
