@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Input: an `openssl.cnf` that includes itself. Reading it ends, and a value is no longer than the file that it is from.
+//! Input: an `openssl.cnf` that includes itself. Reading it ends, and a value is no longer than the file that it is
+//! from.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -44,8 +44,8 @@ impl Provider {
         self.shared.chosen.get_or_init(|| Chosen::of(self))
     }
 
-    /// Makes X25519 pairs as the configuration says, and counts those made ahead. Whether that pays is measured here, not
-    /// with the other choices: most processes that load the provider make no handshake.
+    /// Makes X25519 pairs as the configuration says, and counts those made ahead. Whether that pays is measured here,
+    /// not with the other choices: most processes that load the provider make no handshake.
     pub(crate) fn pair_maker(&'static self) -> PairMaker<'static> {
         let is_faster = || self.config.pairs_ahead && precomputed::is_faster();
         let ahead = self.shared.pairs_ahead.get_or_init(is_faster);
