@@ -59,7 +59,8 @@ const REQUESTS: u64 = 32;
 /// Bits of a request's cell that count its attempts; those above number the requests in their order.
 const ATTEMPT_BITS: u32 = 8;
 
-/// Place of the counters: a number that names them and their order, then each of them. A journal of an earlier version has zeros here.
+/// Place of the counters: a number that names them and their order, then each of them. A journal of an earlier version
+/// has zeros here.
 const COUNTERS: u64 = 192 * 1024;
 
 const SESSIONS: u64 = 256 * 1024;

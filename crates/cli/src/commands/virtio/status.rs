@@ -35,7 +35,7 @@ pub(crate) struct VirtioDevice {
     connected: bool,
     /// Seconds since the monitor connected
     connected_seconds: Option<u64>,
-    /// Connections since the start of the device process
+    /// Connections to the socket since the start of the front process
     connections: u64,
     /// Requests per second; null without a limit
     throttle_ops: Option<u64>,
