@@ -208,6 +208,16 @@ fn foreign_key_is_answered_like_a_missing_key() {
     assert_eq!(answer(2, "there-is-none"), KeyRefusal::NoSuchKey);
     assert_eq!(answer(3, "../www"), KeyRefusal::NoSuchKey);
     assert_eq!(answer(4, ""), KeyRefusal::NoSuchKey);
+    // The log has the identity, and does not tell the one from the other, either.
+    let user = rustix::process::geteuid().as_raw();
+    let admit = format!("millrace key policy KEY --add-uid {user}");
+    for asked in ["foreign", "there-is-none"] {
+        wait::until("the log names the client", || {
+            node.log().lines().any(|line| {
+                [asked, &format!("uid:{user}"), &admit].iter().all(|part| line.contains(part))
+            })
+        });
+    }
 }
 
 #[test]

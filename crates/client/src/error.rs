@@ -92,8 +92,12 @@ impl ClientError {
 fn refusal(reason: KeyRefusal) -> String {
     match reason {
         KeyRefusal::NoSuchKey => {
-            "no such key for this client: it is not there, or its policy does not admit this client"
-                .to_owned()
+            let user = rustix::process::geteuid().as_raw();
+            format!(
+                "no such key for this client: it is not there, or its policy does not admit this client (uid {user} \
+                 here, which a container may change; the node's log has the identity that it sees, and the command \
+                 that admits it)"
+            )
         }
         KeyRefusal::Key(error) => error.to_string(),
         KeyRefusal::TooManyKeys => "the node has too many keys open for this client".to_owned(),

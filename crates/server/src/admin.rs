@@ -38,7 +38,7 @@ use tracing::{info, warn};
 
 use crate::handle::NodeHandle;
 use crate::http::{ADMIN, Bounded, json as answer, refuse_ambiguous};
-use crate::listener::unix_source;
+use crate::listener::{unix_source, unix_user};
 use crate::places::Place;
 
 /// Mode of the socket: closed to other users, unless the configuration names some. Then every user can connect,
@@ -74,14 +74,13 @@ impl Listener for Authenticated {
     async fn accept(&mut self) -> (UnixStream, Peer) {
         loop {
             let (stream, _) = Listener::accept(&mut self.listener).await;
-            let peer = stream.peer_cred().map(|peer| peer.uid());
-            if let Ok(uid) = peer
-                && self.uids.contains(&uid)
-            {
-                return (stream, Peer { uid });
-            }
+            let refused = match unix_user(&stream) {
+                Ok(uid) if self.uids.contains(&uid) => return (stream, Peer { uid }),
+                Ok(uid) => format!("uid {uid}; name it in admin.uids of node.toml"),
+                Err(error) => error.to_string(),
+            };
             if let Some(suppressed) = self.complaints.pass(Instant::now()) {
-                warn!(?peer, suppressed, "a user may not administer the node: connection closed");
+                warn!(refused, suppressed, "a user may not administer the node: connection closed");
             }
         }
     }

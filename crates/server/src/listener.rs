@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown, lchown};
 use std::os::unix::net::{UnixListener as BlockingListener, UnixStream as BlockingStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millrace_hostfs::trusted::{self, Untrusted};
@@ -352,18 +352,53 @@ impl Group {
     }
 }
 
-/// The identity of the client on a unix socket, from the credentials that the kernel holds.
-pub(crate) fn unix_identity(stream: &UnixStream) -> Option<Arc<str>> {
-    let credentials = stream.peer_cred().ok()?;
-    Some(format!("uid:{}", credentials.uid()).into())
+/// Why the kernel's credentials of a client name no identity.
+#[derive(Debug, Error)]
+pub(crate) enum UserError {
+    #[error("no peer credentials: {0}")]
+    None(#[from] io::Error),
+    #[error(
+        "uid {0} stands for every user that the user namespace of this node does not know, so that it is no identity; \
+         map the client's user into the namespace (podman: --uidmap; systemd: PrivateUsers=no), or connect over TCP"
+    )]
+    Unmapped(u32),
+}
+
+/// The user at the other end of a unix socket, from the credentials that the kernel holds.
+pub(crate) fn unix_user(stream: &UnixStream) -> Result<u32, UserError> {
+    let uid = stream.peer_cred()?.uid();
+    if Some(uid) == stand_in() { Err(UserError::Unmapped(uid)) } else { Ok(uid) }
+}
+
+/// The identity of the client on a unix socket.
+pub(crate) fn unix_identity(stream: &UnixStream) -> Result<Arc<str>, UserError> {
+    Ok(format!("uid:{}", unix_user(stream)?).into())
 }
 
 /// The user at the other end of a unix socket, as the source of its connections.
 pub(crate) fn unix_source(stream: &UnixStream) -> Source {
-    let user = stream
-        .peer_cred()
-        .map_or_else(|_| "uid:?".to_owned(), |peer| format!("uid:{}", peer.uid()));
-    Source::Identity(user.into())
+    Source::Identity(unix_identity(stream).unwrap_or_else(|_| "uid:?".into()))
+}
+
+/// The number that stands for all users without one in the user namespace of this process. `None` if each user has one:
+/// then it is the number of `nobody`.
+fn stand_in() -> Option<u32> {
+    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY);
+        (!maps_all(&map)).then_some(overflow)
+    })
+}
+
+/// The kernel's default for `kernel.overflowuid`.
+const NOBODY: u32 = 65534;
+
+/// Whether a `uid_map` has a number for each of the 2^32 - 1 users.
+fn maps_all(map: &str) -> bool {
+    let sizes = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
+    sizes.sum::<u64>() >= u64::from(u32::MAX)
 }
 
 /// Disables Nagle's algorithm, and enables keepalive to end connections with dead hosts.
@@ -380,6 +415,15 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+
+    #[test]
+    fn overflow_uid_stands_for_others_unless_all_users_are_mapped() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(maps_all("0 0 65536\n65536 65536 4294901759\n"));
+        for map in ["0 1000 1\n", "0 100000 65536\n", "0 0 4294967294\n", "", "0 0 x\n"] {
+            assert!(!maps_all(map), "{map}");
+        }
+    }
 
     fn config(directory: &TempDir) -> UnixConfig {
         UnixConfig::at(directory.path().join("run/node.sock"))

@@ -348,9 +348,12 @@ async fn admit_unix(stream: UnixStream, node: Arc<NodeInner>) {
         node.service.refuse(ConnectionRefusal::TooMany, &"unix socket");
         return send_fault(stream, Fault::TooManyConnections).await;
     };
-    let Some(identity) = unix_identity(&stream) else {
-        node.service.refuse(ConnectionRefusal::Identity, &"no peer credentials");
-        return send_fault(stream, Fault::Unauthorized).await;
+    let identity = match unix_identity(&stream) {
+        Ok(identity) => identity,
+        Err(error) => {
+            node.service.refuse(ConnectionRefusal::Identity, &error);
+            return send_fault(stream, Fault::Unauthorized).await;
+        }
     };
     match OnDemandWritable::new(stream) {
         Ok(stream) => {

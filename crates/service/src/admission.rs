@@ -175,6 +175,12 @@ impl Admission {
         true
     }
 
+    /// Whether a connection still has its place.
+    #[must_use]
+    pub fn holds(&self, number: u64) -> bool {
+        self.connections.contains_key(&number)
+    }
+
     /// Number of connections in a class.
     #[must_use]
     pub fn held(&self, class: &str) -> usize {

@@ -139,7 +139,7 @@ pub enum ConnectionRefusal {
     TimedOut,
     /// The settings do not admit the identity.
     NotAdmitted,
-    /// An unfinished handshake gave way to a newer one.
+    /// A handshake, or a connection to one of the HTTP listeners, gave way to a newer one.
     Displaced,
 }
 
@@ -148,6 +148,18 @@ impl ConnectionRefusal {
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::names()[self as usize]
+    }
+
+    /// What an operator does if the client is to connect nevertheless; `None` if its error says it.
+    pub(crate) fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::NotAdmitted => Some(
+                "name it in identities of node.toml, or, where a manager says whom to serve: millrace tenant set \
+                 NAME --add-identity IDENTITY",
+            ),
+            Self::TooMany | Self::TooManyOfIdentity => Some("limits in node.toml"),
+            Self::Tls | Self::Alpn | Self::Identity | Self::TimedOut | Self::Displaced => None,
+        }
     }
 }
 

@@ -2,16 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The control socket of a process with devices: one request and one answer per connection, each a line of JSON.
-//! Mode 0600: the user of the process, and root.
+//! Mode 0600: the user of the process, and root. Each connection has a thread, so that a silent one delays no other.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, thread};
 
+use millrace_operation::sync::lock;
+use millrace_service::admission::{Activity, Admission, Class, Source};
+use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, error};
 
@@ -63,7 +68,7 @@ pub enum ControlAnswer {
 /// Answers requests at a socket for as long as the process lives.
 pub fn serve(
     path: &Path,
-    answer: impl Fn(ControlRequest) -> ControlAnswer + Send + 'static,
+    answer: impl Fn(ControlRequest) -> ControlAnswer + Send + Sync + 'static,
 ) -> Result<SocketFile, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
     let listener = bind(path)?;
@@ -75,11 +80,11 @@ pub fn serve(
 /// Answers requests at a listening socket for as long as the process lives.
 pub fn answer_at(
     listener: UnixListener,
-    answer: impl Fn(ControlRequest) -> ControlAnswer + Send + 'static,
+    answer: impl Fn(ControlRequest) -> ControlAnswer + Send + Sync + 'static,
 ) -> io::Result<()> {
     thread::Builder::new()
         .name("virtio-control".to_owned())
-        .spawn(move || answer_all(&listener, &answer))?;
+        .spawn(move || answer_all(&listener, &Arc::new(answer)))?;
     Ok(())
 }
 
@@ -104,27 +109,69 @@ pub fn answer_for(devices: &Devices, request: ControlRequest) -> ControlAnswer {
     }
 }
 
-fn answer_all(listener: &UnixListener, answer_to: &impl Fn(ControlRequest) -> ControlAnswer) {
+/// Connections at once, of one user a quarter: a person, and some programs that watch.
+const CONTROL: Class = Class { name: "control", most: 16, of_source: 4 };
+
+/// The connections that are open, by number.
+#[derive(Debug, Default)]
+struct Open {
+    order: Admission,
+    streams: HashMap<u64, Arc<UnixStream>>,
+}
+
+/// The user at the other end, as the source of its connections.
+pub(crate) fn source(stream: &UnixStream) -> Source {
+    let user = socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
+    Source::Identity(format!("uid:{user}").into())
+}
+
+fn answer_all<F>(listener: &UnixListener, answer_to: &Arc<F>)
+where
+    F: Fn(ControlRequest) -> ControlAnswer + Send + Sync + 'static,
+{
+    let open = Arc::<Mutex<Open>>::default();
     for stream in listener.incoming() {
-        match stream {
-            Ok(stream) => {
-                if let Err(error) = answer(&stream, answer_to) {
+        let answered = stream.and_then(|stream| {
+            let stream = Arc::new(stream);
+            let number = enter(&open, &stream);
+            let (open, answer_to) = (Arc::clone(&open), Arc::clone(answer_to));
+            let thread = thread::Builder::new().name("virtio-answer".to_owned());
+            thread.spawn(move || {
+                let working = || lock(&open).order.mark(number, Activity::Working);
+                if let Err(error) = answer(&stream, working, &*answer_to) {
                     debug!(%error, "a control connection failed");
                 }
-            }
-            Err(error) => {
-                error!(%error, "cannot accept a control connection");
-                thread::sleep(TIMEOUT);
-            }
+                let mut open = lock(&open);
+                open.order.leave(number);
+                open.streams.remove(&number);
+            })
+        });
+        if let Err(error) = answered {
+            error!(%error, "cannot accept a control connection");
+            thread::sleep(TIMEOUT);
         }
     }
 }
 
+/// Gives a connection its place, and ends the one that gives way.
+fn enter(open: &Mutex<Open>, stream: &Arc<UnixStream>) -> u64 {
+    let mut open = lock(open);
+    let entered = open.order.enter(CONTROL, source(stream));
+    open.streams.insert(entered.number, Arc::clone(stream));
+    if let Some(displaced) = entered.displaced.and_then(|number| open.streams.remove(&number)) {
+        // It has ended already if that fails. Its thread reads the end.
+        let _ = displaced.shutdown(Shutdown::Both);
+    }
+    entered.number
+}
+
 fn answer(
     mut stream: &UnixStream,
+    working: impl FnOnce(),
     answer_to: &impl Fn(ControlRequest) -> ControlAnswer,
 ) -> io::Result<()> {
     let line = read_line(stream, MAX_REQUEST_LEN)?;
+    working();
     let answer = match serde_json::from_str(&line) {
         Ok(request) => answer_to(request),
         Err(error) => ControlAnswer::Refused(error.to_string()),
@@ -155,6 +202,24 @@ fn read_line(stream: &UnixStream, most: u64) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silent_connections_delay_no_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let devices = Devices::default();
+        let _bound = serve(&path, move |request| answer_for(&devices, request)).unwrap();
+        let mut crowd: Vec<_> = (0..160).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        for _ in 0..3 {
+            assert!(matches!(ask(&path, &ControlRequest::Status), Ok(ControlAnswer::Devices(_))));
+        }
+        // Only those of one user's quarter that came last are left.
+        crowd[0].set_read_timeout(Some(TIMEOUT / 2)).unwrap();
+        assert_eq!(crowd[0].read(&mut [0; 1]).unwrap(), 0);
+        let youngest = crowd.last_mut().unwrap();
+        youngest.write_all(b"\"status\"\n").unwrap();
+        assert!(read_line(youngest, MAX_ANSWER_LEN).unwrap().contains("devices"));
+    }
 
     #[test]
     fn unknown_device_and_malformed_request_are_refused() {

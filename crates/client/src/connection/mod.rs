@@ -487,7 +487,13 @@ pub(crate) fn fault_text(fault: Fault) -> String {
         Fault::Version => "the node speaks no version of the protocol that this client does",
         Fault::Protocol => "the node says that this client broke the protocol",
         Fault::TooLarge => "the node says that a frame was too large",
-        Fault::Unauthorized => "this identity may not use the node; see the node's log",
+        Fault::Unauthorized => {
+            let user = rustix::process::geteuid().as_raw();
+            return format!(
+                "this identity (uid {user} here, which a container may change) may not use the node; its log has the \
+                 identity that it sees, and what admits it"
+            );
+        }
         Fault::TooManyConnections => "the node has too many connections",
         Fault::TimedOut => "the node gave up waiting for this client",
     }

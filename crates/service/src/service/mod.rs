@@ -149,6 +149,8 @@ struct ServiceInner {
     certificate: Mutex<Option<NodeCertificate>>,
     connections: Mutex<ConnectionTable>,
     denials: RateLimit,
+    /// Keys that clients asked for in vain.
+    missing_keys: RateLimit,
     faults: RateLimit,
     refusals: RateLimit,
 }
@@ -188,6 +190,7 @@ impl Service {
             certificate: Mutex::default(),
             connections: Mutex::default(),
             denials: RateLimit::default(),
+            missing_keys: RateLimit::default(),
             faults: RateLimit::default(),
             refusals: RateLimit::default(),
         };
@@ -458,7 +461,8 @@ impl Service {
     pub fn refuse(&self, reason: ConnectionRefusal, detail: &dyn fmt::Display) {
         self.inner.metrics.connections_refused.add(reason, 1);
         if let Some(suppressed) = self.inner.refusals.pass(Instant::now()) {
-            warn!(reason = reason.name(), %detail, suppressed, "connection refused");
+            let remedy = reason.remedy();
+            warn!(reason = reason.name(), %detail, remedy, suppressed, "connection refused");
         }
     }
 

@@ -14,7 +14,7 @@ use std::{fmt, mem, vec};
 
 use millrace_engine::{Completion, EngineSession, Job, Key};
 use millrace_operation::{JobError, JobId, KeyError, PrivateKey};
-use millrace_wire::{ClientMessage, Fault, NodeMessage, RequestId};
+use millrace_wire::{ClientMessage, Fault, KeySelector, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use super::connections::{ConnectionSlot, SessionEntry};
@@ -248,6 +248,27 @@ impl Session {
             let identity = &*self.entry.identity;
             info!(identity, %key, %operation, suppressed, "denied by the policy of the key");
         }
+        self.log_missing_key();
+    }
+
+    /// Names the identity as the node sees it, and the command that admits it.
+    fn log_missing_key(&mut self) {
+        let missing = &self.place.service.inner.missing_keys;
+        let Some(selector) = self.effects.no_key.take() else { return };
+        let Some(suppressed) = missing.pass(Instant::now()) else { return };
+        let identity = &*self.entry.identity;
+        let asked = match &selector {
+            KeySelector::Name(name) => format!("{name:?}"),
+            KeySelector::SpkiSha256(hash) => hex::encode(hash),
+        };
+        let admit = match identity.split_once(':') {
+            Some(("uid", user)) => format!("--add-uid {user}"),
+            Some(("cert", name)) => format!("--add-cert {name}"),
+            _ => String::new(),
+        };
+        // Without the name: it is the client's text, and an operator may run the command.
+        let remedy = format!("millrace key policy KEY {admit}");
+        info!(identity, asked, remedy, suppressed, "there is no such key for this client");
     }
 
     fn describe(&mut self) {

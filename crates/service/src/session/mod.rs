@@ -49,6 +49,8 @@ pub struct Effects<K> {
     pub cancels: Vec<JobId>,
     /// The last job that a policy denied, for the log.
     pub denied: Option<(Arc<str>, OperationKind)>,
+    /// The last key that there is not for this client, for the log.
+    pub no_key: Option<KeySelector>,
     /// The increase of the client's counters since its last report, if it has reported.
     pub news: Option<EdgeReport>,
     /// Descriptions of the node to append to `replies`.
@@ -64,6 +66,7 @@ impl<K> Default for Effects<K> {
             imports: Vec::new(),
             cancels: Vec::new(),
             denied: None,
+            no_key: None,
             news: None,
             descriptions: 0,
         }
@@ -425,7 +428,11 @@ impl<K: Clone> SessionState<K> {
         }
         match keys.find_for(selector, &self.identity, self.tenant.as_deref()) {
             Some(entry) => self.open(request, entry, KeyOrigin::Store, effects),
-            None => refuse(request, KeyRefusal::NoSuchKey, effects),
+            None => {
+                // The log does not tell whether there is such a key for others, so that its time does not, either.
+                effects.no_key = Some(selector.clone());
+                refuse(request, KeyRefusal::NoSuchKey, effects);
+            }
         }
     }
 

@@ -18,6 +18,7 @@
 //! The front process reads no byte of a guest. An upgrade of it is [`Front::hand_over`]: the same process runs the new
 //! program, which gets every descriptor.
 //!
+//! - `newcomers`: connections before one of them is the monitor.
 //! - `message`: messages of vhost-user and packets with descriptors, as bytes.
 //! - `replay`: the messages that a new device process hears.
 //! - `process`: start and end of the device process, and its side of the start.
@@ -25,6 +26,7 @@
 
 mod handover;
 mod message;
+mod newcomers;
 mod process;
 mod replay;
 
@@ -48,6 +50,7 @@ pub use self::handover::{HANDOVER, HandedState};
 pub use self::process::{DeviceOrders, wait_for_end};
 
 use self::message::{Message, code};
+use self::newcomers::Newcomers;
 use self::process::DeviceProcess;
 use self::replay::Replay;
 use crate::control::{self, ControlAnswer, ControlRequest};
@@ -292,16 +295,15 @@ impl Front {
     /// Serves the connections of one socket, one after the other.
     fn accept_all(&self, index: usize) {
         let device = &self.shared.devices[index];
+        let mut newcomers = Newcomers::default();
         loop {
             if lock(&device.connection).is_none() {
-                readable(&[device.listener.as_fd()], None);
-                let _open = self.open();
-                match device.listener.accept() {
-                    Ok((stream, _)) => {
+                match self.next_monitor(device, &mut newcomers) {
+                    Ok(Some(stream)) => {
                         device.journal.new_connection();
                         *lock(&device.connection) = Some(Connection::new(stream));
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    Ok(None) => continue,
                     Err(error) => {
                         error!(%error, "cannot accept a virtual machine monitor");
                         thread::sleep(MAX_PAUSE);
@@ -317,6 +319,20 @@ impl Front {
             }
             *lock(&device.connection) = None;
         }
+    }
+
+    /// Waits for something at the socket of a device; returns the monitor, if one has spoken.
+    fn next_monitor(
+        &self,
+        device: &FrontDevice,
+        newcomers: &mut Newcomers,
+    ) -> io::Result<Option<UnixStream>> {
+        let mut sockets = vec![device.listener.as_fd()];
+        sockets.extend(newcomers.sockets().map(AsFd::as_fd));
+        readable(&sockets, None);
+        let _open = self.open();
+        newcomers.accept(&device.listener)?;
+        Ok(newcomers.speaking())
     }
 
     /// Serves one connection to its end.
