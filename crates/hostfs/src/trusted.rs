@@ -100,7 +100,8 @@ pub fn check_own_folder(folder: &Path) -> Result<(), Untrusted> {
     check_folder(folder, &[rustix::process::geteuid().as_raw()], Sticky::Accept)
 }
 
-/// Checks that only root and `users` (not empty) can replace `folder` and those above it, up to the first that is missing.
+/// Checks that only root and `users` (not empty) can replace `folder` and those above it, up to the first that is
+/// missing.
 ///
 /// # Errors
 /// Names the first folder from the root on that another user may write to or owns, with the remedy.
