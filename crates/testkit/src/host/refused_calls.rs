@@ -28,10 +28,6 @@ pub const NO_RENAME_TO_A_FREE_NAME: RefusedCall =
 pub const NO_HARD_LINKS: RefusedCall =
     RefusedCall { number: libc::SYS_linkat, argument: None, errno: libc::EPERM };
 
-/// Locks of whole files.
-pub const NO_LOCKS: RefusedCall =
-    RefusedCall { number: libc::SYS_flock, argument: None, errno: libc::ENOLCK };
-
 /// Runs `work` on a thread on which, and in the processes that it starts, these calls fail.
 ///
 /// # Panics
