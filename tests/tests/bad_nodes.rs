@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! A bad node beside a good one: it answers wrongly, never, in drips, in short frames, for foreign jobs, a hundred
-//! times slower, with errors, or now and then. After the first second no operation fails, and no wrong result comes out,
-//! with each type of key. With a key on the gateway, and the bad node alone, none ever fails.
+//! times slower, with errors, or now and then. After the first second no operation fails, and no wrong result comes
+//! out, with each type of key. With a key on the gateway, and the bad node alone, none ever fails.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ use millrace_tests::wait;
 use millrace_tests::world::World;
 use serde_json::Value;
 
-/// What is promised ends after it: the time in which a client finds out that a node is bad.
+/// Time in which a client finds out that a node is bad.
 const FIRST_SECOND: Duration = Duration::from_secs(1);
 
 /// A kind of bad node.
@@ -158,7 +158,7 @@ struct Signer {
     output: BufReader<ChildStdout>,
 }
 
-/// What came of some signatures.
+/// The signatures that did not come or are wrong.
 #[derive(Debug, PartialEq, Eq)]
 struct Signed {
     failed: u64,
@@ -297,8 +297,8 @@ fn bad_node_alone_with_a_local_key(pair: &Pair, files: &KeyFiles, name: &str, ba
     });
 }
 
-/// Runs `test` for each key type and kind of bad node, two at a time; without `MILLRACE_LONG=1` each key with a node that
-/// answers wrongly, and one key with each node.
+/// Runs `test` for each key type and kind of bad node, four at a time; without `MILLRACE_LONG=1` each key with a node
+/// that answers wrongly, and one key with each node.
 fn for_each_key_and_fault(test: fn(&Pair, &KeyFiles, &str, Bad)) {
     let pair = Pair::start();
     let keys = KEYS.iter().filter(|(name, ..)| *name != "mldsa65" || release::openssl() >= (3, 5));

@@ -75,7 +75,7 @@ pub struct PoolConfig {
     pub dead_after: Duration,
     /// Name and version of the software, for the logs of the nodes; cut to 64 bytes.
     pub agent: String,
-    /// Whether a job that waits is sent to a second node as well. Default: after the 95th percentile of the latencies.
+    /// Whether a job that waits is sent to a second node as well. Default: after the 99th percentile of the latencies.
     pub hedge: Hedge,
     /// Counters of this edge that are reported to the nodes, about once per second while there are jobs.
     /// Default: none.
@@ -197,7 +197,7 @@ pub enum Hedge {
     Off,
     /// After this time.
     After(Duration),
-    /// After the 95th percentile of the recent latencies, and at least 5 ms.
+    /// After the 99th percentile of the recent latencies, and at least 5 ms.
     #[default]
     Adaptive,
 }

@@ -240,7 +240,7 @@ impl Job {
         }
     }
 
-    /// What matters for the choice of a node.
+    /// The properties that decide the choice of a node.
     pub(crate) fn demand(&self) -> Demand {
         Demand {
             key: Arc::clone(&self.key),
@@ -294,7 +294,7 @@ impl Job {
     }
 }
 
-/// What matters of a job for the choice of a node.
+/// The properties of a job that decide the choice of a node.
 pub(crate) struct Demand {
     pub(crate) key: Arc<KeyData>,
     pub(crate) tried: NodeSet,

@@ -110,7 +110,7 @@ pub(crate) struct ConfiguredNode {
     /// Names this node among those that have had its place in the table.
     pub(crate) serial: u32,
     /// The node's pace with each key. Bound: the keys that are open.
-    pub(crate) paces: HashMap<KeyId, Pace>,
+    pub(crate) paces: HashMap<KeyId, KeyPace>,
     /// Whether a job that the node does not answer found no second node.
     pub(crate) strands_jobs: bool,
     /// Attempts sent on this connection whose jobs ended before the node answered.
@@ -259,7 +259,7 @@ impl ConfiguredNode {
         let latency = now.saturating_duration_since(sent);
         self.failures = 0;
         self.latency.add(latency, now);
-        let pace = self.paces.entry(key).or_insert(Pace { answered: sent, latency });
+        let pace = self.paces.entry(key).or_insert(KeyPace { answered: sent, latency });
         pace.answered = pace.answered.max(sent);
         // The weight is that of the moving average of all jobs.
         pace.latency = (pace.latency * 7 + latency) / 8;
@@ -325,7 +325,7 @@ impl ConfiguredNode {
 }
 
 /// How a node answered jobs with one key.
-pub(crate) struct Pace {
+pub(crate) struct KeyPace {
     /// Latest start of a job that it has answered.
     pub(crate) answered: Instant,
     /// Moving average.

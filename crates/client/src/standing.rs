@@ -31,14 +31,14 @@ const PROOFS: u64 = 16;
 /// device.
 const MAX_OUTVOTED: u32 = 3;
 
-/// What a node did.
+/// A reason for taking a node out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offence {
-    /// Its result did not verify.
+    /// A result did not verify.
     Wrong,
-    /// It broke the protocol, or failed what other nodes did.
+    /// The node broke the protocol, or failed jobs that other nodes did.
     Contradiction,
-    /// It answered nothing for a time in which another node answered.
+    /// The node answered nothing for a time in which another one answered.
     Stalled,
 }
 

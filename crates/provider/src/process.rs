@@ -18,7 +18,7 @@ use crate::breaker::Breaker;
 use crate::oneshot::{Oneshot, Pause};
 use crate::open_key::OpenKey;
 use crate::remote::{FailureKind, Pool, PoolError};
-use crate::sampling::Sampler;
+use crate::sampling::SignatureSampler;
 use crate::stats::Stats;
 
 /// Time for which a refusal is remembered before the pool is asked again: a node may be reconfigured.
@@ -62,7 +62,7 @@ pub struct ProcessState {
     /// Opens when the pool stops answering.
     pub breaker: Breaker,
     /// Chooses the results that are verified.
-    pub sampler: Sampler,
+    pub sampler: SignatureSampler,
     host_loop: OnceLock<Option<&'static HostLoop>>,
     keys: Mutex<HashMap<Arc<KeyIdentity>, KeyEntry>>,
 }
@@ -92,7 +92,7 @@ impl ProcessState {
         Self {
             pool,
             breaker: Breaker::default(),
-            sampler: Sampler::default(),
+            sampler: SignatureSampler::default(),
             host_loop: OnceLock::new(),
             keys: Mutex::default(),
         }

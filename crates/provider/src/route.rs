@@ -42,7 +42,7 @@ impl std::fmt::Debug for PooledOperation<'_> {
 }
 
 impl PooledOperation<'_> {
-    /// Does the operation in the pool. `check` says whether a result is right, as far as it is to look; a result that
+    /// Does the operation in the pool. `check` says whether a result is right, with the given scrutiny; a result that
     /// it finds to be wrong is never returned.
     ///
     /// # Errors

@@ -176,7 +176,7 @@ pub(crate) struct ProviderArgs {
         hide_possible_values = true
     )]
     pub(crate) hedge: Option<OnOff>,
-    /// Hedge after this time, 1ms to 60s [default: recent 95th percentile]
+    /// Hedge after this time, 1ms to 60s [default: recent 99th percentile]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) hedge_after: Option<Duration>,
     /// Which signatures to verify before use: RSA and samples (on), or all [default: on]

@@ -36,7 +36,7 @@ const INITIAL_WAIT: Duration = Duration::from_millis(100);
 
 /// The configured hedging, with the latencies and the budget that it goes by.
 pub(super) struct Hedging {
-    /// Configured wait. `None` for the 95th percentile of recent latencies.
+    /// Configured wait. `None` for the 99th percentile of recent latencies.
     after: Option<Duration>,
     budget: Budget,
     /// Jobs in the order in which their first attempts started, and some that have ended. Bound: the jobs
@@ -160,7 +160,7 @@ impl Dispatcher {
 pub(super) struct Latencies {
     buckets: [u32; BUCKETS],
     count: u32,
-    /// The last 95th percentile, at least [`MIN_WAIT`].
+    /// The last 99th percentile, at least [`MIN_WAIT`].
     slow: Duration,
 }
 
@@ -184,7 +184,7 @@ impl Latencies {
         self.buckets[bucket(latency)] += 1;
         self.count += 1;
         if self.count.is_multiple_of(ANSWERS_PER_PERCENTILE) {
-            self.slow = self.percentile_95().max(MIN_WAIT);
+            self.slow = self.percentile_99().max(MIN_WAIT);
         }
         if self.count >= ANSWERS_PER_HALVING {
             self.buckets.iter_mut().for_each(|count| *count /= 2);
@@ -192,13 +192,13 @@ impl Latencies {
         }
     }
 
-    /// The latency that 19 of 20 answers stay below, computed once per [`ANSWERS_PER_PERCENTILE`] answers.
+    /// The latency that 99 of 100 answers stay below, computed once per [`ANSWERS_PER_PERCENTILE`] answers.
     pub(super) fn slow(&self) -> Duration {
         self.slow
     }
 
-    fn percentile_95(&self) -> Duration {
-        let mut left = self.count - self.count / 20;
+    fn percentile_99(&self) -> Duration {
+        let mut left = self.count - self.count / 100;
         for (index, count) in self.buckets.iter().enumerate() {
             if left <= *count {
                 return upper_bound(index);
@@ -243,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn slow_is_the_95th_percentile_of_recent_latencies() {
+    fn slow_is_the_99th_percentile_of_recent_latencies() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.slow(), INITIAL_WAIT);
         for n in 0..2000 {
-            let slow = n % 30 == 0;
+            let slow = n % 150 == 149;
             latencies.add(Duration::from_millis(if slow { 500 } else { 10 }));
         }
         let slow = latencies.slow();

@@ -3,9 +3,10 @@
 
 //! Nodes that are taken out, and tried again: for wrong results, broken promises of the protocol, and silence.
 //!
-//! A node is silent if it has owed an answer for longer than its patience lasts, while another one has answered a later
-//! job with the same key. Pings do not show that: such a node may answer them. A pool whose nodes are all slow loses none
-//! by this rule, since it compares nodes, each job with jobs of the same key, and a node's time with that of the others.
+//! A node is silent if it has owed an answer for longer than the client's patience lasts, while another node has
+//! answered a later job with the same key. Pings do not show that: such a node may answer them. A pool whose nodes are
+//! all slow loses none by this rule, since it compares nodes, each job with jobs of the same key, and a node's time
+//! with that of the others.
 //!
 //! The jobs under way at a node that is taken out get a second attempt at another one. Hedges pay from a budget; these
 //! attempts do not, as there is one per job and pause, and the first node does no work that anybody can rely on.
@@ -208,7 +209,8 @@ impl Dispatcher {
         }
     }
 
-    /// The node that owes the answer to this attempt. `None` if it was answered, or its node is out and not tried by it.
+    /// The node that owes the answer to this attempt. `None` if it was answered, or its node is out and not tried by
+    /// it.
     fn debtor(&mut self, id: JobRef, number: u8) -> Option<NodeIndex> {
         let job = self.jobs.get(id)?;
         let mut attempts =
@@ -220,7 +222,7 @@ impl Dispatcher {
         is_watched.then_some(attempt.node)
     }
 
-    /// Drops the attempts at the front that nobody waits for, so that no timer goes off for them.
+    /// Drops the attempts at the front that are not watched any more, so that no timer goes off for them.
     pub(super) fn trim_looks(&mut self) {
         while let Some(&(_, id, number)) = self.looks.attempts.front() {
             if self.debtor(id, number).is_some() {
@@ -233,7 +235,9 @@ impl Dispatcher {
     /// Time at which a node that owes answers may have to be taken out.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let oldest = self.looks.attempts.front().map(|(since, ..)| *since + MIN_PATIENCE);
-        let stranded = self.nodes.iter().any(|node| node.strands_jobs);
+        // Without a good node there is nothing to find.
+        let stranded = self.nodes.iter().any(|node| node.strands_jobs)
+            && self.nodes.iter().any(ConfiguredNode::is_good);
         let stranded = stranded.then_some(self.looks.not_before);
         oldest.into_iter().chain(stranded).min().map(|at| at.max(self.looks.not_before))
     }

@@ -81,7 +81,7 @@ impl Budget {
         Self::new(10, 10, 100)
     }
 
-    /// Hedges: one per twenty jobs, the share that waits longer than the 95th percentile. At the start, and
+    /// Hedges: one per twenty jobs; the share that waits longer than the 99th percentile is smaller. At the start, and
     /// at once, no more than five: when a node hangs, pings detect it sooner than hedges help.
     pub(super) fn for_hedges() -> Self {
         Self::new(20, 5, 5)

@@ -18,7 +18,7 @@ use crate::sampling::Scrutiny;
 /// data, which has the private part then.
 ///
 /// `operation` is the typed operation with its input, `None` if the pool offers none for the application's settings.
-/// `check` says whether a result is right, as far as it is to look.
+/// `check` says whether a result is right, with the given scrutiny.
 ///
 /// # Errors
 /// The pool did not do it, and this process does not have the private key.

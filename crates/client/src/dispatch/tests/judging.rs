@@ -40,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// What was sent and not taken yet, with its node.
+    /// The jobs that were sent and not taken yet, with their nodes.
     fn under_way(&mut self) -> Vec<(usize, SubmittedJob)> {
         let mut jobs = Vec::new();
         for node in 0..self.dispatcher.nodes.len() {
@@ -107,7 +107,7 @@ fn node_with_a_wrong_result_gets_one_job_after_each_pause_until_one_is_verified(
     pool.tick(PAUSE_MS);
     let tried = pool.nodes_of(10);
     assert_eq!(tried.iter().filter(|node| **node == 0).count(), 1, "one job tries it: {tried:?}");
-    assert!(pool.is_out(0), "nobody has verified that result");
+    assert!(pool.is_out(0), "no owner has verified that result");
     pool.tick(2 * PAUSE_MS);
     let source = pool.result_of(0);
     assert!(source.is_on_trial() && source.is_doubtful());

@@ -36,7 +36,7 @@ const GAPS_MS: [u32; 4] = [200, 500, 2_000, 10_000];
 
 #[test]
 fn no_job_fails_while_a_node_comes_back_in_time() {
-    let (sums, schedules) = simulate_all(simulate_restarts);
+    let (sums, schedules) = simulate_all(1, simulate_restarts);
     if schedules == 1 {
         return;
     }
@@ -66,7 +66,7 @@ fn simulate_restarts(seed: u64) -> Sums {
 /// times: it could be what ends the node.
 #[test]
 fn no_job_fails_while_the_only_node_restarts_ten_times_a_second() {
-    let (sums, schedules) = simulate_all(|seed| {
+    let (sums, schedules) = simulate_all(20, |seed| {
         let mut world = World::new(seed);
         world.make_flicker();
         world.run();
