@@ -162,14 +162,14 @@ impl Seals {
     /// are. Seals that are missing although this manager has seen some are not made again.
     fn prepare(&self, accepts: bool, time_ms: u64) -> Result<(), StoreError> {
         for _ in 0..TRIES {
-            let head = self.head()?.0;
+            let (head, revision) = self.head()?;
             let records = self.store.read(PREFIX)?;
             let fresh = records.entries.iter().all(|entry| entry.key == SCHEMA);
             let lost = head.is_none() && !fresh && self.noted().is_some();
             if (head.is_some() || lost) && !accepts {
                 return Ok(());
             }
-            match self.seal_all(&records, head, fresh, time_ms) {
+            match self.seal_all(&records, (head, revision), fresh, time_ms) {
                 Err(StoreError::Conflict) => {}
                 sealed => return sealed,
             }
@@ -180,7 +180,7 @@ impl Seals {
     fn seal_all(
         &self,
         records: &Snapshot,
-        head: Option<SealedHead>,
+        (head, sealed_at): (Option<SealedHead>, u64),
         fresh: bool,
         time_ms: u64,
     ) -> Result<(), StoreError> {
@@ -203,16 +203,19 @@ impl Seals {
             }
             self.store.commit(&transaction)?;
         }
+        for part in self.stale(records)?.chunks(MAX_OPERATIONS / 2) {
+            let mut transaction = Transaction::default();
+            part.iter().for_each(|stale| transaction.delete(stale.clone()));
+            self.store.commit(&transaction)?;
+        }
         let mut transaction = Transaction::default();
         transaction.require(AUDIT_HEAD, revision);
+        transaction.require(HEAD, sealed_at);
         if !fresh {
             transaction.put(AUDIT_HEAD, json(&next));
             transaction.put(audit_key(entry.seq), json(&entry));
             let count = sealed.len();
             info!("{count} records are sealed as they are, by entry {} of the audit log", next.seq);
-        }
-        for stale in self.stale(records)? {
-            transaction.delete(stale);
         }
         let pool = match head.filter(|head| head.mac == self.mac_of_head(head)) {
             Some(head) => head.pool,
@@ -225,13 +228,12 @@ impl Seals {
         Ok(())
     }
 
-    /// Seals of records that are gone; the first ones, if they do not fit one transaction.
+    /// Seals of records that are gone.
     fn stale(&self, records: &Snapshot) -> Result<Vec<String>, StoreError> {
         let present: BTreeSet<String> =
             records.entries.iter().map(|entry| seal_key(&entry.key)).collect();
         let seals = self.store.read(SEAL_PREFIX)?.entries.into_iter().map(|entry| entry.key);
-        let stale = seals.filter(|key| key != HEAD && !present.contains(key));
-        Ok(stale.take(MAX_OPERATIONS / 2).collect())
+        Ok(seals.filter(|key| key != HEAD && !present.contains(key)).collect())
     }
 
     /// Adds the seals of an administrative change to its transaction.
