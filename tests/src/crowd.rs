@@ -105,7 +105,8 @@ impl Crowd {
             stream: None,
             due: start + self.every.mul_f64(number as f64 / self.connections as f64),
             address: Ipv4Addr::from(
-                u32::from(Ipv4Addr::LOCALHOST) + (number % usize::from(self.addresses)) as u32,
+                u32::from(Ipv4Addr::LOCALHOST)
+                    + u32::try_from(number % usize::from(self.addresses)).expect("below 2^16"),
             ),
         };
         let thread = |index: usize| {

@@ -12,8 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::application::Application;
-use crate::recipe::OPENSSL_CNF;
-use crate::system_conf::DIFFERENCE;
+use crate::system_conf::{DIFFERENCE, OPENSSL_CNF};
 
 /// The first line of every file of a plan.
 pub(crate) const GENERATOR: Generator = Generator {

@@ -16,10 +16,11 @@ use millrace_hostfs::systemd::{self, ServiceEnvironment, ServiceVariable};
 use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable, environment};
 use thiserror::Error;
 
-use crate::recipe::OPENSSL_CNF;
-
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 pub(crate) const MAX_CONFIG: usize = 1 << 20;
+
+/// Path of the generated `openssl.cnf`.
+pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
 
 /// Default paths of OpenSSL: of Debian, of Red Hat, and of OpenSSL's own installation.
 pub(crate) const SYSTEM_PATHS: [&str; 3] =

@@ -30,7 +30,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
 
 use millrace_service::Service;
-use millrace_service::admission::{Activity, Class, Source};
+use millrace_service::admission::{Activity, PlaceClass, PlaceSource};
 use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::overview::OverviewSampler;
 
@@ -63,8 +63,8 @@ pub(crate) async fn serve_unix(
     axum::serve(Bounded::new(listener, service, STATUS, source), router).await
 }
 
-fn tcp_source(_: &TcpStream, address: &std::net::SocketAddr) -> Source {
-    Source::of(address.ip())
+fn tcp_source(_: &TcpStream, address: &std::net::SocketAddr) -> PlaceSource {
+    PlaceSource::of(address.ip())
 }
 
 /// The latest overview of the node, as JSON.
@@ -182,14 +182,14 @@ fn is_loopback(name: &str) -> bool {
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
 /// Connections for metrics. They all come from loopback, so that the bound of an address is that of all.
-const METRICS: Class =
-    Class { name: "metrics", most: MAX_HTTP_CONNECTIONS, of_source: MAX_HTTP_CONNECTIONS };
+const METRICS: PlaceClass =
+    PlaceClass { name: "metrics", most: MAX_HTTP_CONNECTIONS, of_source: MAX_HTTP_CONNECTIONS };
 
 /// Connections of the status socket, of each user a quarter.
-const STATUS: Class = Class::new("status", MAX_HTTP_CONNECTIONS);
+const STATUS: PlaceClass = PlaceClass::new("status", MAX_HTTP_CONNECTIONS);
 
 /// Connections of the administration socket, of each user a quarter.
-pub(crate) const ADMIN: Class = Class::new("admin", MAX_HTTP_CONNECTIONS);
+pub(crate) const ADMIN: PlaceClass = PlaceClass::new("admin", MAX_HTTP_CONNECTIONS);
 
 /// Places of a node's listener: the metrics of the service count the connections that give way.
 pub(crate) fn counted(service: &Service) -> Places {
@@ -201,7 +201,7 @@ pub(crate) fn counted(service: &Service) -> Places {
 }
 
 /// The source of a connection.
-type SourceOf<L> = fn(&<L as Listener>::Io, &<L as Listener>::Addr) -> Source;
+type SourceOf<L> = fn(&<L as Listener>::Io, &<L as Listener>::Addr) -> PlaceSource;
 
 /// A listener of a node with a bound on its connections. It ends connections that exceed their timeouts, and for a new
 /// one the one that gives way.
@@ -209,7 +209,7 @@ pub(crate) struct Bounded<L: Listener> {
     listener: L,
     places: Places,
     service: Service,
-    class: Class,
+    class: PlaceClass,
     source: SourceOf<L>,
 }
 
@@ -224,7 +224,12 @@ pub struct Timeouts {
 
 impl<L: Listener> Bounded<L> {
     /// Bounds `listener`, with the timeouts of the node's settings.
-    pub(crate) fn new(listener: L, service: Service, class: Class, source: SourceOf<L>) -> Self {
+    pub(crate) fn new(
+        listener: L,
+        service: Service,
+        class: PlaceClass,
+        source: SourceOf<L>,
+    ) -> Self {
         Self { listener, places: counted(&service), service, class, source }
     }
 }

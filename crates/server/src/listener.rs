@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millrace_hostfs::trusted::{self, Untrusted};
-use millrace_service::admission::Source;
+use millrace_service::admission::PlaceSource;
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, sockopt,
@@ -376,8 +376,8 @@ pub(crate) fn unix_identity(stream: &UnixStream) -> Result<Arc<str>, UserError> 
 }
 
 /// The user at the other end of a unix socket, as the source of its connections.
-pub(crate) fn unix_source(stream: &UnixStream) -> Source {
-    Source::Identity(unix_identity(stream).unwrap_or_else(|_| "uid:?".into()))
+pub(crate) fn unix_source(stream: &UnixStream) -> PlaceSource {
+    PlaceSource::Identity(unix_identity(stream).unwrap_or_else(|_| "uid:?".into()))
 }
 
 /// The number that stands for all users without one in the user namespace of this process. `None` if each user has one:

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_operation::sync::lock;
-use millrace_service::admission::{Activity, Class, Source};
+use millrace_service::admission::{Activity, PlaceClass, PlaceSource};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::outbox::Outbox;
@@ -314,8 +314,9 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<No
                 node.service.metrics().connections_accepted.add(1);
                 // Checked before TLS: a handshake costs the node more than the client.
                 if let Some(slot) = node.service.admit() {
-                    let class = Class::new("handshake", node.service.max_handshakes());
-                    let (place, displaced) = node.handshakes.enter(class, Source::of(address.ip()));
+                    let class = PlaceClass::new("handshake", node.service.max_handshakes());
+                    let (place, displaced) =
+                        node.handshakes.enter(class, PlaceSource::of(address.ip()));
                     let handshake = Handshake { place, slot, node: Arc::clone(&node) };
                     let admitted = admit_tcp(stream, address, Arc::clone(&acceptor), handshake);
                     tokio::spawn(async move {

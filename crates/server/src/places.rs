@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use millrace_operation::sync::lock;
-use millrace_service::admission::{Activity, Admission, Class, Source};
+use millrace_service::admission::{Activity, Admission, PlaceClass, PlaceSource};
 use tokio::sync::oneshot;
 
 /// Called for each connection that has to give way, with class and source of the newcomer.
-type OnDisplaced = Box<dyn Fn(Class, &Source) + Send + Sync>;
+type OnDisplaced = Box<dyn Fn(PlaceClass, &PlaceSource) + Send + Sync>;
 
 /// The places of a listener. Cheap to clone.
 #[derive(Clone)]
@@ -34,14 +34,14 @@ struct PlacesState {
 
 impl Places {
     /// Empty places.
-    pub fn new(on_displaced: impl Fn(Class, &Source) + Send + Sync + 'static) -> Self {
+    pub fn new(on_displaced: impl Fn(PlaceClass, &PlaceSource) + Send + Sync + 'static) -> Self {
         let on_displaced = Box::new(on_displaced);
         Self(Arc::new(Shared { state: Mutex::default(), on_displaced }))
     }
 
     /// A place for a new connection, and the future that completes when it must end for another one.
     #[must_use]
-    pub fn enter(&self, class: Class, source: Source) -> (Place, Displaced) {
+    pub fn enter(&self, class: PlaceClass, source: PlaceSource) -> (Place, Displaced) {
         let (end, ended) = oneshot::channel();
         let mut state = lock(&self.0.state);
         let entered = state.order.enter(class, source.clone());
@@ -57,11 +57,11 @@ impl Places {
 
     /// Number of connections in a class.
     #[must_use]
-    pub fn held(&self, class: Class) -> usize {
+    pub fn held(&self, class: PlaceClass) -> usize {
         lock(&self.0.state).order.held(class.name)
     }
 
-    fn end(&self, gone: Option<oneshot::Sender<()>>, class: Class, newcomer: &Source) {
+    fn end(&self, gone: Option<oneshot::Sender<()>>, class: PlaceClass, newcomer: &PlaceSource) {
         if let Some(end) = gone {
             // A receiver that is gone belongs to a connection that has just ended.
             let _ = end.send(());
@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// Moves the connection to the class of its client, now that the client is known.
-    pub fn pass(&self, class: Class, source: Source) {
+    pub fn pass(&self, class: PlaceClass, source: PlaceSource) {
         let mut state = lock(&self.places.0.state);
         let displaced = state.order.pass(self.number, class, source.clone());
         let gone = displaced.and_then(|number| state.ends.remove(&number));

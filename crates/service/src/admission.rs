@@ -26,7 +26,7 @@ const LEAST_OF_SOURCE: usize = 16;
 
 /// Connections that share their places: strangers, or clients with one kind of rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct PlaceClass {
     /// Its name, also in metrics.
     pub name: &'static str,
     /// Bound on its connections; at least one.
@@ -35,7 +35,7 @@ pub struct Class {
     pub of_source: usize,
 }
 
-impl Class {
+impl PlaceClass {
     /// A class of which a source may hold a quarter, or 16 if that is more.
     #[must_use]
     pub const fn new(name: &'static str, most: usize) -> Self {
@@ -47,14 +47,14 @@ impl Class {
 
 /// The party whose connections count together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum PlaceSource {
     /// An address, of a client without a name.
     Address(IpAddr),
     /// A client with a name.
     Identity(Arc<str>),
 }
 
-impl Source {
+impl PlaceSource {
     /// The source of connections from an address. One host usually has a whole /64 of IPv6.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
@@ -68,7 +68,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for PlaceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
@@ -96,7 +96,7 @@ pub struct Admission {
     next: u64,
     connections: HashMap<u64, Held>,
     classes: HashMap<&'static str, Order>,
-    sources: HashMap<(&'static str, Source), Order>,
+    sources: HashMap<(&'static str, PlaceSource), Order>,
 }
 
 /// Connections by activity, and by the time since when: the first gives way first.
@@ -105,7 +105,7 @@ type Order = BTreeMap<(Activity, u64), u64>;
 #[derive(Debug)]
 struct Held {
     class: &'static str,
-    source: Source,
+    source: PlaceSource,
     rank: (Activity, u64),
 }
 
@@ -120,7 +120,7 @@ pub struct Entered {
 
 impl Admission {
     /// Adds a connection whose client has sent nothing.
-    pub fn enter(&mut self, class: Class, source: Source) -> Entered {
+    pub fn enter(&mut self, class: PlaceClass, source: PlaceSource) -> Entered {
         let displaced = self.make_room(class, &source);
         let number = self.tick();
         self.insert(number, class.name, source, Activity::Silent);
@@ -129,7 +129,7 @@ impl Admission {
 
     /// Moves a connection to another class or source, now that its client is known. Returns the connection that must
     /// end for it.
-    pub fn pass(&mut self, number: u64, class: Class, source: Source) -> Option<u64> {
+    pub fn pass(&mut self, number: u64, class: PlaceClass, source: PlaceSource) -> Option<u64> {
         let held = self.connections.get(&number)?;
         if held.class == class.name && held.source == source {
             return None;
@@ -187,7 +187,7 @@ impl Admission {
         self.classes.get(class).map_or(0, BTreeMap::len)
     }
 
-    fn make_room(&mut self, class: Class, source: &Source) -> Option<u64> {
+    fn make_room(&mut self, class: PlaceClass, source: &PlaceSource) -> Option<u64> {
         let full = |order: Option<&Order>, most: usize| {
             order.filter(|order| order.len() >= most.max(1)).and_then(first)
         };
@@ -197,7 +197,13 @@ impl Admission {
         Some(displaced)
     }
 
-    fn insert(&mut self, number: u64, class: &'static str, source: Source, activity: Activity) {
+    fn insert(
+        &mut self,
+        number: u64,
+        class: &'static str,
+        source: PlaceSource,
+        activity: Activity,
+    ) {
         let rank = (activity, self.tick());
         self.classes.entry(class).or_default().insert(rank, number);
         self.sources.entry((class, source.clone())).or_default().insert(rank, number);
@@ -220,12 +226,12 @@ mod tests {
 
     use super::*;
 
-    fn host(last: u8) -> Source {
-        Source::of([10, 0, 0, last].into())
+    fn host(last: u8) -> PlaceSource {
+        PlaceSource::of([10, 0, 0, last].into())
     }
 
-    fn class(most: usize) -> Class {
-        Class::new("handshake", most)
+    fn class(most: usize) -> PlaceClass {
+        PlaceClass::new("handshake", most)
     }
 
     #[test]
@@ -295,9 +301,9 @@ mod tests {
 
     #[test]
     fn strangers_take_no_place_of_a_client_with_a_name() {
-        let nodes = Class { name: "node", most: 2, of_source: 1 };
+        let nodes = PlaceClass { name: "node", most: 2, of_source: 1 };
         let mut places = Admission::default();
-        let identity = |name: &str| Source::Identity(name.into());
+        let identity = |name: &str| PlaceSource::Identity(name.into());
         let [a, b, c] = [0, 1, 2].map(|last| places.enter(class(4), host(last)).number);
         assert_eq!(places.pass(a, nodes, identity("a")), None);
         assert_eq!(places.pass(a, nodes, identity("a")), None, "it does not displace itself");
@@ -317,7 +323,7 @@ mod tests {
 
     #[test]
     fn source_of_an_ipv6_host_is_its_prefix() {
-        let parse = |text: &str| Source::of(text.parse().unwrap());
+        let parse = |text: &str| PlaceSource::of(text.parse().unwrap());
         assert_eq!(parse("2001:db8::1"), parse("2001:db8::ffff:1"));
         assert_ne!(parse("2001:db8::1"), parse("2001:db8:0:1::1"));
         assert_eq!(parse("::ffff:10.0.0.1"), host(1));
@@ -350,8 +356,8 @@ mod tests {
         #[test]
         fn bounds_hold_and_nothing_is_left_behind(steps in proptest::collection::vec(step(), 0..200)) {
             let classes = [
-                Class { name: "few", most: 3, of_source: 2 },
-                Class { name: "many", most: 5, of_source: 4 },
+                PlaceClass { name: "few", most: 3, of_source: 2 },
+                PlaceClass { name: "many", most: 5, of_source: 4 },
             ];
             let mut places = Admission::default();
             let mut alive = Vec::new();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use millrace_operation::sync::lock;
-use millrace_service::admission::{Activity, Admission, Class, Source};
+use millrace_service::admission::{Activity, Admission, PlaceClass, PlaceSource};
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, error};
@@ -110,7 +110,7 @@ pub fn answer_for(devices: &Devices, request: ControlRequest) -> ControlAnswer {
 }
 
 /// Connections at once, of one user a quarter: a person, and some programs that watch.
-const CONTROL: Class = Class { name: "control", most: 16, of_source: 4 };
+const CONTROL: PlaceClass = PlaceClass { name: "control", most: 16, of_source: 4 };
 
 /// The connections that are open, by number.
 #[derive(Debug, Default)]
@@ -120,9 +120,9 @@ struct Open {
 }
 
 /// The user at the other end, as the source of its connections.
-pub(crate) fn source(stream: &UnixStream) -> Source {
+pub(crate) fn source(stream: &UnixStream) -> PlaceSource {
     let user = socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
-    Source::Identity(format!("uid:{user}").into())
+    PlaceSource::Identity(format!("uid:{user}").into())
 }
 
 fn answer_all<F>(listener: &UnixListener, answer_to: &Arc<F>)

@@ -40,7 +40,7 @@ pub(crate) struct StatusArgs {
         long,
         value_name = "FILE",
         num_args = 0..=1,
-        default_missing_value = millrace_gateway::recipe::OPENSSL_CNF,
+        default_missing_value = millrace_gateway::system_conf::OPENSSL_CNF,
         conflicts_with = "sessions"
     )]
     pub(crate) gateway: Option<PathBuf>,

@@ -19,7 +19,7 @@ use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
 use super::{CheckOptions, CheckOutcome, CheckRemedy, CheckReport, Server, utf8};
-use crate::system_conf::{MAX_CONFIG, SYSTEM_PATHS, read_cnf};
+use crate::system_conf::{MAX_CONFIG, OPENSSL_CNF, SYSTEM_PATHS, read_cnf};
 
 /// Evidence that a check can judge.
 pub(super) enum Gathered {
@@ -388,7 +388,7 @@ fn cnf_path(root: &Root, variable: &Variable) -> Option<PathBuf> {
         return Some(path.into());
     }
     // If the variable is not visible, the file of the recipes is the best guess.
-    let generated = (!variable.certain).then_some(crate::recipe::OPENSSL_CNF);
+    let generated = (!variable.certain).then_some(OPENSSL_CNF);
     let mut candidates = generated.into_iter().chain(SYSTEM_PATHS).map(PathBuf::from);
     candidates.find(|path| is_file(root, path))
 }

@@ -6,8 +6,9 @@
 use crate::plan::{CommandStep, RecipePlan};
 use crate::settings::RecipeSettings;
 
-use super::parts::{self, OPENSSL_CNF};
+use super::parts;
 use crate::application::Application;
+use crate::system_conf::OPENSSL_CNF;
 
 /// A plan of one file, so that the output can be redirected to it.
 pub(super) fn openssl(settings: &RecipeSettings) -> RecipePlan {

@@ -14,11 +14,11 @@ use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
 use super::haproxy::{self, HAPROXY_CFG};
 use super::parts::{
-    ConfigTest, Environment, LOCAL_VARIABLES, NGINX_CONF, NGINX_INCLUDE, OPENSSL_CNF, cnf_file,
-    drop_in, nginx_test, provider_loads, restart,
+    ConfigTest, Environment, LOCAL_VARIABLES, NGINX_CONF, NGINX_INCLUDE, cnf_file, drop_in,
+    nginx_test, provider_loads, restart,
 };
 use crate::application::Application;
-use crate::system_conf::SystemConf;
+use crate::system_conf::{OPENSSL_CNF, SystemConf};
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl-local.cnf");
 

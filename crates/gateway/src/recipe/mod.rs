@@ -50,8 +50,8 @@ use crate::settings::RecipeSettings;
 pub use compression::plan as compression_plan;
 pub(crate) use haproxy::global_maxconn;
 pub use local::{LocalSettings, plan as local_plan, with_groups};
+pub use parts::CLIENT_TOML;
 pub(crate) use parts::provider_loads;
-pub use parts::{CLIENT_TOML, OPENSSL_CNF};
 
 impl Application {
     /// The steps that put the pool under the application.

@@ -16,10 +16,7 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 use crate::application::Application;
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 use crate::settings::{HandshakeMode, RecipeSettings};
-use crate::system_conf::SystemConf;
-
-/// Path of the generated `openssl.cnf`.
-pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
+use crate::system_conf::{OPENSSL_CNF, SystemConf};
 
 /// Path of the provider's own configuration file.
 pub const CLIENT_TOML: &str = "/etc/millrace/client.toml";

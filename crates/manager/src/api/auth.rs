@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use aws_lc_rs::rand;
 use axum::http::{HeaderMap, header};
+use millrace_service::admission::PlaceSource;
 use millrace_service::overview::now_ms;
 use zeroize::Zeroizing;
 
 use super::Peer;
 use super::problem::{Code, Problem};
+use super::standing::Standing;
 use crate::Manager;
 use crate::model::principal::{Credential, Principal, Role};
 use crate::model::view::Versioned;
@@ -106,6 +108,30 @@ impl Caller {
             Some(principal) => Self::Principal(principal),
             None => Self::Certificate(Arc::clone(identity)),
         })
+    }
+
+    /// The class of its connections, bodies and requests.
+    pub(super) fn standing(&self) -> Standing {
+        match self {
+            Self::Anonymous => Standing::Stranger,
+            Self::Certificate(_) => Standing::Certificate,
+            Self::Principal(principal) => match principal.value.role {
+                Role::Viewer => Standing::Viewer,
+                Role::Operator | Role::Admin => Standing::Administrator,
+                Role::Node => Standing::Node,
+            },
+        }
+    }
+
+    /// The identity whose connections count together with this caller's; `None`: that of its address.
+    pub(super) fn source(&self) -> Option<PlaceSource> {
+        match self {
+            Self::Anonymous => None,
+            Self::Certificate(identity) => Some(PlaceSource::Identity(Arc::clone(identity))),
+            Self::Principal(principal) => {
+                Some(PlaceSource::Identity(principal.value.name.as_str().into()))
+            }
+        }
     }
 
     /// The caller, apart from all others: a principal that was removed and made again, or replaced, is another one.

@@ -18,7 +18,7 @@ use millrace_server::config::TlsFiles;
 use millrace_server::http::{TimedStream, Timeouts};
 use millrace_server::places::{Displaced, Place, Places};
 use millrace_server::tls::{first_message, identity};
-use millrace_service::admission::{Activity, Source};
+use millrace_service::admission::{Activity, PlaceSource};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -121,7 +121,7 @@ impl Peer {
             .unwrap();
         let none = Arc::new(rustls::server::ResolvesServerCertUsingSni::new());
         let config = versions.with_no_client_auth().with_cert_resolver(none);
-        let source = Source::of(std::net::Ipv4Addr::LOCALHOST.into());
+        let source = PlaceSource::of(std::net::Ipv4Addr::LOCALHOST.into());
         let (place, _) = Places::new(|_, _| {}).enter(STRANGER, source);
         let settings = watch::channel(Arc::new(config)).1;
         Self { identity: identity.map(Arc::from), settings, place: Arc::new(place) }
@@ -176,7 +176,7 @@ async fn accept(
                 continue;
             }
         };
-        let (place, displaced) = places.enter(HANDSHAKE, Source::of(address.ip()));
+        let (place, displaced) = places.enter(HANDSHAKE, PlaceSource::of(address.ip()));
         let handshake = Handshake { socket, address, place, displaced, settings: settings.clone() };
         let ready = ready.clone();
         tokio::spawn(async move {
@@ -225,8 +225,8 @@ impl Handshake {
         let chain = stream.get_ref().1.peer_certificates();
         let identity = chain.and_then(<[_]>::first).and_then(identity);
         match &identity {
-            Some(identity) => place.pass(CERTIFICATE, Source::Identity(Arc::clone(identity))),
-            None => place.pass(STRANGER, Source::of(address.ip())),
+            Some(identity) => place.pass(CERTIFICATE, PlaceSource::Identity(Arc::clone(identity))),
+            None => place.pass(STRANGER, PlaceSource::of(address.ip())),
         }
         // No work for it is under way until its first request.
         place.mark(Activity::Waiting);

@@ -67,7 +67,7 @@ use idempotency::Answered;
 use listener::Peer;
 use metrics::ApiMetrics;
 use route::{Route, Verb};
-use standing::{CountedPlaces, Rooms, Standing};
+use standing::{CountedPlaces, Rooms};
 use state::PoolState;
 
 pub use auth::fresh_token;
@@ -198,8 +198,8 @@ impl Api {
         let (manager, known) = (self.manager.clone(), peer.clone());
         let find = move || Caller::of(&manager, &known, token.as_deref().map(String::as_str));
         let caller = spawn_blocking(find).await.map_err(|error| internal(&error))??;
-        if let Some(source) = standing::source(&caller) {
-            peer.place().pass(Standing::of(&caller).class(), source);
+        if let Some(source) = caller.source() {
+            peer.place().pass(caller.standing().class(), source);
         }
         Ok(caller)
     }
@@ -308,7 +308,7 @@ async fn answer(
     // Before the body is read: a caller without rights sends at most a header.
     let caller = api.identify(peer, &head.headers).await?;
     caller.require(route.access)?;
-    let standing = Standing::of(&caller);
+    let standing = caller.standing();
     let body = match route.body {
         Some(_) => {
             let _place = api.rooms.body(standing).await;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millrace_service::overview::{Event, Finding, MAX_ROWS, VerdictLevel};
+use millrace_service::overview::{Event, MAX_ROWS, OverviewFinding, VerdictLevel};
 use tracing::{error, info, warn};
 
 /// Bound on the changes that are events of their own; more at once, as when a room loses its power, are one.
@@ -17,7 +17,7 @@ const MAX_AT_ONCE: usize = 10;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// What is wrong, by node, tenant or record.
-    present: BTreeMap<String, Finding>,
+    present: BTreeMap<String, OverviewFinding>,
     /// The latest changes, the newest last, at most [`MAX_ROWS`].
     pub(super) events: VecDeque<Event>,
     /// Number of all changes.
@@ -26,7 +26,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Notes what has changed since the call before.
-    pub(super) fn take(&mut self, now: BTreeMap<String, Finding>, at_ms: u64) {
+    pub(super) fn take(&mut self, now: BTreeMap<String, OverviewFinding>, at_ms: u64) {
         let new = now.iter().filter(|(about, found)| self.present.get(*about) != Some(*found));
         let mut changes: Vec<Event> = new
             .map(|(about, (level, text))| Event {
@@ -70,7 +70,7 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn conditions(rows: &[(&str, VerdictLevel, &str)]) -> BTreeMap<String, Finding> {
+    fn conditions(rows: &[(&str, VerdictLevel, &str)]) -> BTreeMap<String, OverviewFinding> {
         let rows = rows
             .iter()
             .map(|(about, level, text)| ((*about).to_owned(), (*level, (*text).to_owned())));

@@ -6,8 +6,8 @@
 use std::cmp::Reverse;
 
 use millrace_service::overview::{
-    ClientRow, Event, Figures, Finding, NodeRow, NodeState, Overview, Scope, TenantLine, Totals,
-    Verdict,
+    ClientRow, Event, Figures, NodeRow, NodeState, Overview, OverviewFinding, RowTotals, Scope,
+    TenantLine, Verdict,
 };
 
 use crate::model::node::Usage;
@@ -24,7 +24,7 @@ pub(super) struct PoolParts<'a> {
     /// Number of events, with those that are not in the list.
     pub(super) all_events: usize,
     /// Findings that no row shows.
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<OverviewFinding>,
 }
 
 /// An overview of a pool with all rows.
@@ -35,7 +35,7 @@ pub(super) fn of_pool(name: &str, at_ms: u64, parts: PoolParts<'_>) -> Overview 
     clients.sort_by_key(|client| Reverse(client.pooled));
     let keys = gather(reports, |report| &report.keys);
     let of_nodes = reports.iter().map(|report| report.counted());
-    let totals = of_nodes.fold(Totals::default(), |sum, node| Totals {
+    let totals = of_nodes.fold(RowTotals::default(), |sum, node| RowTotals {
         clients: sum.clients + node.clients,
         keys: sum.keys + node.keys,
         broken_keys: sum.broken_keys + node.broken_keys,
@@ -53,7 +53,7 @@ pub(super) fn of_pool(name: &str, at_ms: u64, parts: PoolParts<'_>) -> Overview 
         tenants,
         keys,
         events,
-        totals: Totals { events: all_events, ..totals },
+        totals: RowTotals { events: all_events, ..totals },
     };
     overview.verdict = overview.judge_with(findings);
     overview

@@ -13,35 +13,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_server::places::Places;
-use millrace_service::admission::{Class, Source};
+use millrace_service::admission::PlaceClass;
 use tokio::sync::{Semaphore, SemaphorePermit};
-
-use super::auth::Caller;
-use crate::model::principal::Role;
 
 /// Peers in a TLS handshake. One takes about 50 KiB; at a millisecond of a core each, two cores end as many in a
 /// quarter of a second.
-pub(super) const HANDSHAKE: Class = Class::new("handshake", 512);
+pub(super) const HANDSHAKE: PlaceClass = PlaceClass::new("handshake", 512);
 
 /// Clients without a certificate that have not shown a token: pages that load, health checks, strangers.
-pub(super) const STRANGER: Class = Class::new("stranger", 512);
+pub(super) const STRANGER: PlaceClass = PlaceClass::new("stranger", 512);
 
 /// Clients by a certificate without a role: gateways that ask for the nodes of their tenant, once a minute.
-pub(super) const CERTIFICATE: Class = Class { name: "certificate", most: 256, of_source: 16 };
+pub(super) const CERTIFICATE: PlaceClass =
+    PlaceClass { name: "certificate", most: 256, of_source: 16 };
 
 /// Viewers: pages that are open and programs that collect metrics.
-const VIEWER: Class = Class::new("viewer", 256);
+const VIEWER: PlaceClass = PlaceClass::new("viewer", 256);
 
 /// Operators and administrators: people and their programs.
-const ADMINISTRATOR: Class = Class::new("administrator", 128);
+const ADMINISTRATOR: PlaceClass = PlaceClass::new("administrator", 128);
 
 /// Nodes: 1,000 that send a heartbeat at once, each over a connection of its own, beside some that close.
-const NODE: Class = Class { name: "node", most: 1280, of_source: 8 };
+const NODE: PlaceClass = PlaceClass { name: "node", most: 1280, of_source: 8 };
 
 /// Every class, each at its [`Standing`] after the first.
-const CLASSES: [Class; 6] = [HANDSHAKE, STRANGER, CERTIFICATE, VIEWER, ADMINISTRATOR, NODE];
+const CLASSES: [PlaceClass; 6] = [HANDSHAKE, STRANGER, CERTIFICATE, VIEWER, ADMINISTRATOR, NODE];
 
-/// What a caller may do, as far as it decides about places.
+/// The class of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Stranger = 1,
@@ -52,31 +50,8 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    pub(super) fn of(caller: &Caller) -> Self {
-        match caller {
-            Caller::Anonymous => Self::Stranger,
-            Caller::Certificate(_) => Self::Certificate,
-            Caller::Principal(principal) => match principal.value.role {
-                Role::Viewer => Self::Viewer,
-                Role::Operator | Role::Admin => Self::Administrator,
-                Role::Node => Self::Node,
-            },
-        }
-    }
-
-    pub(super) const fn class(self) -> Class {
+    pub(super) const fn class(self) -> PlaceClass {
         CLASSES[self as usize]
-    }
-}
-
-/// The identity whose connections count together with this caller's; `None`: that of its address.
-pub(super) fn source(caller: &Caller) -> Option<Source> {
-    match caller {
-        Caller::Anonymous => None,
-        Caller::Certificate(identity) => Some(Source::Identity(Arc::clone(identity))),
-        Caller::Principal(principal) => {
-            Some(Source::Identity(principal.value.name.as_str().into()))
-        }
     }
 }
 

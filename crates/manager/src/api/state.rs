@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 use millrace_service::overview::{
-    ClassRate, Event, Finding, MAX_ROWS, NodeRow, NodeState, Overview, TenantLine, VerdictLevel,
-    now_ms,
+    ClassRate, Event, MAX_ROWS, NodeRow, NodeState, Overview, OverviewFinding, TenantLine,
+    VerdictLevel, now_ms,
 };
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -127,7 +127,7 @@ impl PoolState {
     }
 
     /// Findings about the store.
-    fn findings(&self) -> Vec<Finding> {
+    fn findings(&self) -> Vec<OverviewFinding> {
         let found = self.0.manager.findings();
         let first = found.texts.first().map(|text| match found.count {
             1 => text.clone(),
@@ -170,7 +170,8 @@ impl PoolState {
             of_tenants.filter_map(|row| Some((format!("tenant {}", row.name), row.condition()?)));
         let records = self.0.manager.findings().texts.into_iter();
         let records = records.map(|text| (text.clone(), (VerdictLevel::Critical, text)));
-        let now: BTreeMap<String, Finding> = of_nodes.chain(of_tenants).chain(records).collect();
+        let now: BTreeMap<String, OverviewFinding> =
+            of_nodes.chain(of_tenants).chain(records).collect();
         lock(&self.0.seen).take(now, now_ms());
     }
 

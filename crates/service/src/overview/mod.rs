@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenants::Priority;
 pub use sampler::OverviewSampler;
-pub use verdict::Finding;
+pub use verdict::OverviewFinding;
 
 /// Bound on each list of a [shortened](Overview::shortened) overview: what fits a screen, and 1,000 nodes take 20 MiB of
 /// the manager.
@@ -64,13 +64,13 @@ pub struct Overview {
     pub events: Vec<Event>,
     /// Numbers of rows that there are, where the lists have only the first.
     #[serde(default)]
-    pub totals: Totals,
+    pub totals: RowTotals,
 }
 
 /// Numbers of rows of an overview, with those that its lists leave out; 0 from versions that do not count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Totals {
+pub struct RowTotals {
     /// Clients that report.
     pub clients: usize,
     /// Tenants.
@@ -84,7 +84,7 @@ pub struct Totals {
 }
 
 impl Overview {
-    /// The overview with lists of at most [`MAX_ROWS`] rows, and their [totals](Totals): those with a finding come first.
+    /// The overview with lists of at most [`MAX_ROWS`] rows, and their [totals](RowTotals): those with a finding come first.
     /// The verdict stays that of all rows. The list of nodes is whole.
     #[must_use]
     pub fn shortened(mut self) -> Self {
@@ -104,10 +104,10 @@ impl Overview {
 
     /// Numbers of rows, at least those of the lists.
     #[must_use]
-    pub fn counted(&self) -> Totals {
+    pub fn counted(&self) -> RowTotals {
         let broken = self.keys.iter().filter(|key| !key.problem.is_empty()).count();
-        let Totals { clients, tenants, keys, broken_keys, events } = self.totals;
-        Totals {
+        let RowTotals { clients, tenants, keys, broken_keys, events } = self.totals;
+        RowTotals {
             clients: clients.max(self.clients.len()),
             tenants: tenants.max(self.tenants.len()),
             keys: keys.max(self.keys.len()),

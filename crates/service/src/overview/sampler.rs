@@ -12,7 +12,7 @@ use millrace_operation::{BackendKind, OperationKind};
 
 use super::{
     BackendLine, BackendState, ClassRate, ClientRow, Figures, KeyLine, NodeRow, NodeState,
-    Overview, Scope, TenantLine, Totals, Verdict, now_ms,
+    Overview, RowTotals, Scope, TenantLine, Verdict, now_ms,
 };
 use crate::Service;
 use crate::client_reports::{EdgeCounts, ErrorRow};
@@ -115,7 +115,7 @@ impl OverviewSampler {
             tenants: self.tenant_lines(&status, elapsed.as_secs_f64()),
             keys: self.keys.clone(),
             events: Vec::new(),
-            totals: Totals { clients: status.edge_clients, ..Totals::default() },
+            totals: RowTotals { clients: status.edge_clients, ..RowTotals::default() },
             nodes: vec![node],
         };
         overview.verdict = overview.judge();

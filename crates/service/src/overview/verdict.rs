@@ -20,12 +20,12 @@ const CAPACITY_WARNING: f64 = 0.1;
 const EXPIRY_WARNING_DAYS: i64 = 7;
 
 /// One sentence for the verdict.
-pub type Finding = (VerdictLevel, String);
+pub type OverviewFinding = (VerdictLevel, String);
 
 impl TenantLine {
     /// What a pool's tenant lacks. Its quota may be used up: that is another finding.
     #[must_use]
-    pub fn condition(&self) -> Option<Finding> {
+    pub fn condition(&self) -> Option<OverviewFinding> {
         let Self { name, serving, granted_ops, quota_ops, short, .. } = self;
         if *serving == 0 {
             return Some((VerdictLevel::Critical, format!("no node serves tenant {name}")));
@@ -43,7 +43,7 @@ impl TenantLine {
 impl NodeRow {
     /// What is wrong with a pool's node: nothing is heard of it.
     #[must_use]
-    pub fn condition(&self) -> Option<Finding> {
+    pub fn condition(&self) -> Option<OverviewFinding> {
         match self.state {
             NodeState::Away => Some((VerdictLevel::Warning, format!("node {} is away", self.name))),
             NodeState::Ready | NodeState::Draining if self.silent => {
@@ -63,7 +63,7 @@ impl Overview {
 
     /// The verdict with findings that no row shows.
     #[must_use]
-    pub fn judge_with(&self, mut findings: Vec<Finding>) -> Verdict {
+    pub fn judge_with(&self, mut findings: Vec<OverviewFinding>) -> Verdict {
         findings.extend(self.findings_of_nodes());
         findings.extend(self.findings_of_tenants());
         findings.extend(self.findings_of_load());
@@ -88,7 +88,7 @@ impl Overview {
         rows.map(|node| node.name.as_str()).collect()
     }
 
-    fn findings_of_nodes(&self) -> Vec<Finding> {
+    fn findings_of_nodes(&self) -> Vec<OverviewFinding> {
         let mut findings = Vec::new();
         if self.nodes_in(NodeState::Ready).is_empty() {
             findings.push((VerdictLevel::Critical, "no node serves".to_owned()));
@@ -112,7 +112,7 @@ impl Overview {
     }
 
     /// Findings about tenants of a pool that lack nodes or capacity. Without nodes, that alone is said.
-    fn findings_of_tenants(&self) -> Vec<Finding> {
+    fn findings_of_tenants(&self) -> Vec<OverviewFinding> {
         if self.scope == Scope::Node || self.nodes_in(NodeState::Ready).is_empty() {
             return Vec::new();
         }
@@ -130,7 +130,7 @@ impl Overview {
         findings
     }
 
-    fn findings_of_load(&self) -> Vec<Finding> {
+    fn findings_of_load(&self) -> Vec<OverviewFinding> {
         let mut findings = Vec::new();
         let figures = &self.figures;
         let offered = figures.ops_per_s + figures.failed_per_s;
@@ -165,7 +165,7 @@ impl Overview {
     }
 
     /// Findings about backends, keys and tenants.
-    fn findings_of_parts(&self) -> Vec<Finding> {
+    fn findings_of_parts(&self) -> Vec<OverviewFinding> {
         let mut texts = Vec::new();
         for node in &self.nodes {
             let out = node.backends.iter().filter(|row| row.state == BackendState::Quarantined);
@@ -196,7 +196,7 @@ fn list(names: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Figures, Totals};
+    use super::super::{Figures, RowTotals};
     use super::*;
 
     fn pool(nodes: Vec<NodeRow>) -> Overview {
@@ -212,7 +212,7 @@ mod tests {
             tenants: Vec::new(),
             keys: Vec::new(),
             events: Vec::new(),
-            totals: Totals::default(),
+            totals: RowTotals::default(),
         };
         overview.verdict = overview.judge();
         overview

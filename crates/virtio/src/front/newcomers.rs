@@ -11,14 +11,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use millrace_service::admission::{Admission, Class};
+use millrace_service::admission::{Admission, PlaceClass};
 use rustix::net::{RecvFlags, recv};
 
 use crate::control::source;
 
 /// Newcomers that are silent: a monitor speaks at once, and some wait while another one has the device. A user has a
 /// quarter.
-const NEWCOMER: Class = Class { name: "newcomer", most: 16, of_source: 4 };
+const NEWCOMER: PlaceClass = PlaceClass { name: "newcomer", most: 16, of_source: 4 };
 
 /// The silent connections of one socket.
 #[derive(Debug, Default)]

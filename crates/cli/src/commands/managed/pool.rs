@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use millrace_manager::client::ManagerClient;
-use millrace_service::overview::{BackendState, NodeRow, Overview, TenantLine, Totals};
+use millrace_service::overview::{BackendState, NodeRow, Overview, RowTotals, TenantLine};
 use serde::de::DeserializeOwned;
 
 use super::pool_key;
@@ -52,7 +52,7 @@ fn status(args: &ListArgs) -> Result<()> {
 
 /// Fills the lists that the manager shortens, and says which rows it has not: a node reports its first keys and clients.
 fn complete(client: &ManagerClient, overview: &mut Overview) -> Result<()> {
-    let Totals { tenants, clients, keys, .. } = overview.counted();
+    let RowTotals { tenants, clients, keys, .. } = overview.counted();
     fill(client, "tenants", tenants, &mut overview.tenants)?;
     fill(client, "clients", clients, &mut overview.clients)?;
     fill(client, "keys", keys, &mut overview.keys)?;

@@ -15,7 +15,8 @@ use super::provider::Provider;
 use super::{Failure, Good, Unseen, Warning, last_words, replaced, run_as_root};
 use crate::check::evidence::Evidence;
 use crate::check::{CheckOptions, CheckRemedy, CheckReport, Server};
-use crate::recipe::{OPENSSL_CNF, provider_loads};
+use crate::recipe::provider_loads;
+use crate::system_conf::OPENSSL_CNF;
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
