@@ -45,7 +45,7 @@ pub struct Crowd {
     pub target: Target,
     /// Connections that it holds.
     pub connections: usize,
-    /// What each sends after it is open; nothing, and no TLS either, if it is empty.
+    /// The bytes that each sends after it is open; nothing, and no TLS either, if it is empty.
     pub sends: Vec<u8>,
     /// Time after which a connection sends again; one that has ended comes back by then.
     pub every: Duration,

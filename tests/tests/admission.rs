@@ -231,7 +231,7 @@ fn every_http_listener_refuses_requests_that_name_no_server_or_several() {
         answer_of(&mut StreamOwned::new(session, connected(attacked.manager)), request)
     };
     refuses_misaddressed("the manager", &attacked.manager.to_string(), ask);
-    // An open request has its answer before its body, which nobody reads.
+    // An open request has its answer before its body, which is not read.
     let unfinished = attacked.get("/healthz", "content-length: 1000\r\n");
     let answer = ask(&unfinished);
     assert!(

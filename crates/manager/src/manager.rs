@@ -208,7 +208,7 @@ impl Manager {
         self.0.vault.as_deref()
     }
 
-    /// What of the records and of the audit log is not what a manager wrote. Empty without a vault.
+    /// The records and entries of the audit log that are not as a manager wrote them. Empty without a vault.
     #[must_use]
     pub fn findings(&self) -> Findings {
         self.0.seals.as_ref().map(Seals::findings).unwrap_or_default()

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Seals: proofs that tenants, principals, keys and the audit log are what managers wrote. They are made with a key
-//! derived from the pool's key-encryption key, which the store does not hold, so that whoever writes to the store alone
+//! derived from the pool's key-encryption key, which the store does not hold, so that a writer to the store alone
 //! can make none.
 //!
 //! ```text
@@ -87,7 +87,7 @@ struct SealedHead {
     mac: String,
 }
 
-/// What a manager notes outside of the store.
+/// A manager's note outside of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     pool: String,
@@ -95,7 +95,7 @@ struct Note {
     hash: AuditHash,
 }
 
-/// What a check found, for people.
+/// The findings of a check, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Number of records and places of the audit log.
@@ -495,7 +495,7 @@ impl Seals {
         hex::encode(self.vault.authenticate(&parts))
     }
 
-    /// The sealed head, whoever wrote it, and its revision.
+    /// The sealed head, of any writer, and its revision.
     fn head(&self) -> Result<(Option<SealedHead>, u64), StoreError> {
         let page = self.store.page(SEAL_PREFIX, HEAD, 1)?;
         let found = page.entries.iter().find(|entry| entry.key == HEAD);

@@ -152,7 +152,7 @@ async fn reload(
     State(node): State<NodeHandle>,
     ConnectInfo(peer): ConnectInfo<Administrator>,
 ) -> Response {
-    // It reads the disk, and does not give way meanwhile to a connection that only waits.
+    // While it reads the disk, it does not give way to a connection that only waits.
     peer.place.mark(Activity::Working);
     info!(uid = peer.uid, "reload asked for");
     match spawn_blocking(move || node.reload_all(&format!("uid:{}", peer.uid))).await {

@@ -387,13 +387,13 @@ fn stand_in() -> Option<u32> {
     *FOUND.get_or_init(|| {
         let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-        let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY);
+        let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_OVERFLOW);
         (!maps_all(&map)).then_some(overflow)
     })
 }
 
 /// The kernel's default for `kernel.overflowuid`.
-const NOBODY: u32 = 65534;
+const USUAL_OVERFLOW: u32 = 65534;
 
 /// Whether a `uid_map` has a number for each of the 2^32 - 1 users.
 fn maps_all(map: &str) -> bool {

@@ -114,7 +114,7 @@ pub struct Displaced(DisplacedState);
 #[derive(Debug)]
 enum DisplacedState {
     Waiting(oneshot::Receiver<()>),
-    /// It must end.
+    /// The connection must end.
     Gone,
     /// Its place is free.
     Safe,

@@ -77,14 +77,14 @@ impl fmt::Display for PlaceSource {
     }
 }
 
-/// What a connection does, in the order in which connections give way.
+/// The state of a connection, in the order in which connections give way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
     /// Its client has sent nothing yet.
     Silent,
-    /// It waits for its client: for the next request, or the rest of one.
+    /// Waits for its client: for the next request, or the rest of one.
     Waiting,
-    /// It reads a stream that its client can open again. It stays so to its end.
+    /// Reads a stream that its client can open again, to its end.
     Watching,
     /// Work for it is under way.
     Working,
@@ -312,7 +312,7 @@ mod tests {
             assert!(displaced.is_none_or(|number| number != a), "{displaced:?}");
         }
         assert_eq!(places.held("node"), 1);
-        // Two of the three were displaced meanwhile.
+        // Two of the three were displaced by then.
         assert_eq!(places.pass(b, nodes, identity("b")), None);
         assert!(!places.leave(b) && !places.leave(c));
         let [second, third] = [7, 8].map(|last| places.enter(class(4), host(last)).number);

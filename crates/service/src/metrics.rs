@@ -150,7 +150,7 @@ impl ConnectionRefusal {
         Self::names()[self as usize]
     }
 
-    /// What an operator does if the client is to connect nevertheless; `None` if its error says it.
+    /// The step of an operator if the client is to connect nevertheless; `None` if its error says it.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         match self {
             Self::NotAdmitted => Some(

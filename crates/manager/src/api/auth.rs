@@ -189,7 +189,7 @@ impl Caller {
 /// which one fits.
 ///
 /// # Errors
-/// The record of an administrator is not what a manager wrote: whoever can write to the store is not to become one.
+/// The record of an administrator is not what a manager wrote: a writer to the store is not to become one.
 fn find(
     manager: &Manager,
     known: impl Fn(&Credential) -> bool,

@@ -280,7 +280,7 @@ fn rights(view: &View) -> BTreeSet<String> {
     rights
 }
 
-/// What later calls depend on: two stores with the same text are one state.
+/// The records on which later calls depend: two stores with the same text are one state.
 fn state(view: &View) -> String {
     let tenants = view.tenants.values().map(|tenant| &tenant.value);
     let tenants: Vec<_> =
@@ -293,7 +293,7 @@ fn state(view: &View) -> String {
     format!("{tenants:?} {keys:?} {nodes:?} {:?}", rights(view))
 }
 
-/// What a walk found.
+/// The findings of a walk.
 #[derive(Default)]
 struct Walk {
     states: usize,
@@ -322,7 +322,7 @@ fn walk(pool: &Pool, caller: &str, depth: usize) -> Walk {
                 let is_secret = reply.body.contains(auth::TOKEN_PREFIX)
                     || reply.body.contains("PRIVATE KEY")
                     || reply.body.contains(&STANDARD.encode("0, secret"));
-                assert!(!is_secret, "{caller} is told a secret by {}", row.path);
+                assert!(!is_secret, "{caller} gets a secret from {}", row.path);
                 let state = pool.view(state);
                 if !seen.insert(state) {
                     continue;

@@ -16,7 +16,7 @@ const MAX_AT_ONCE: usize = 10;
 /// The present conditions of a pool, and the latest changes of them.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// What is wrong, by node, tenant or record.
+    /// The present problems, by node, tenant or record.
     present: BTreeMap<String, OverviewFinding>,
     /// The latest changes, the newest last, at most [`MAX_ROWS`].
     pub(super) events: VecDeque<Event>,

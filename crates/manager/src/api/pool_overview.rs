@@ -12,7 +12,7 @@ use millrace_service::overview::{
 
 use crate::model::node::Usage;
 
-/// What an overview of a pool is made of. `nodes` may also have rows for nodes without use or report, such as those
+/// The parts of an overview of a pool. `nodes` may also have rows for nodes without use or report, such as those
 /// that are away.
 #[derive(Default)]
 pub(super) struct PoolParts<'a> {

@@ -121,7 +121,7 @@ pub struct GrantedNode {
     pub slice: Quota,
 }
 
-/// What of the records and of the audit log is not what a manager wrote.
+/// The records and entries of the audit log that are not as a manager wrote them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordFindings {
     /// Number of records and places of the log.

@@ -129,7 +129,7 @@ pub enum AuditError {
     Damaged {
         /// Number of the entry.
         seq: u64,
-        /// What is wrong with its form.
+        /// The mistake in its form.
         reason: String,
     },
     /// The log ends before its head.

@@ -29,8 +29,8 @@ use crate::tenants::Priority;
 pub use sampler::OverviewSampler;
 pub use verdict::OverviewFinding;
 
-/// Bound on each list of a [shortened](Overview::shortened) overview: what fits a screen, and 1,000 nodes take 20 MiB of
-/// the manager.
+/// Bound on each list of a [shortened](Overview::shortened) overview: what fits a screen, and 1,000 nodes take 20 MiB
+/// of the manager.
 pub const MAX_ROWS: usize = 50;
 
 /// The state of a node or of a pool, as the page shows it.
@@ -84,8 +84,8 @@ pub struct RowTotals {
 }
 
 impl Overview {
-    /// The overview with lists of at most [`MAX_ROWS`] rows, and their [totals](RowTotals): those with a finding come first.
-    /// The verdict stays that of all rows. The list of nodes is whole.
+    /// The overview with lists of at most [`MAX_ROWS`] rows, and their [totals](RowTotals): those with a finding come
+    /// first. The verdict stays that of all rows. The list of nodes is whole.
     #[must_use]
     pub fn shortened(mut self) -> Self {
         self.totals = self.counted();

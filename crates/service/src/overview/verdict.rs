@@ -23,7 +23,7 @@ const EXPIRY_WARNING_DAYS: i64 = 7;
 pub type OverviewFinding = (VerdictLevel, String);
 
 impl TenantLine {
-    /// What a pool's tenant lacks. Its quota may be used up: that is another finding.
+    /// The lack of a pool's tenant. Its quota may be used up: that is another finding.
     #[must_use]
     pub fn condition(&self) -> Option<OverviewFinding> {
         let Self { name, serving, granted_ops, quota_ops, short, .. } = self;
@@ -41,7 +41,7 @@ impl TenantLine {
 }
 
 impl NodeRow {
-    /// What is wrong with a pool's node: nothing is heard of it.
+    /// The problem of a pool's node: no report of it arrives.
     #[must_use]
     pub fn condition(&self) -> Option<OverviewFinding> {
         match self.state {

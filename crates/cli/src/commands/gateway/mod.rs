@@ -313,7 +313,7 @@ fn certificates_are_there(args: &GatewayArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the new `openssl.cnf` changes for its programs, as text.
+/// The changes of the new `openssl.cnf` for its programs, as text.
 fn differences(plan: &RecipePlan) -> String {
     let lines: String = plan.differences().map(|line| format!("    {line}\n")).collect();
     if lines.is_empty() {

@@ -50,7 +50,8 @@ fn status(args: &ListArgs) -> Result<()> {
     tenants(&overview).print()
 }
 
-/// Fills the lists that the manager shortens, and says which rows it has not: a node reports its first keys and clients.
+/// Fills the lists that the manager shortens, and says which rows it has not: a node reports its first keys and
+/// clients.
 fn complete(client: &ManagerClient, overview: &mut Overview) -> Result<()> {
     let RowTotals { tenants, clients, keys, .. } = overview.counted();
     fill(client, "tenants", tenants, &mut overview.tenants)?;
@@ -118,7 +119,7 @@ fn tenants(overview: &Overview) -> Table {
     ])
 }
 
-/// What the nodes may serve of a quota.
+/// The part of a quota that the nodes may serve.
 fn granted(tenant: &TenantLine) -> String {
     if tenant.quota_ops == 0.0 { "-".to_owned() } else { format!("{:.0}", tenant.granted_ops) }
 }

@@ -105,7 +105,7 @@ fn process_limit(evidence: &Evidence, running: &ServerProcesses, report: &mut Ch
     }
 }
 
-/// A profile or a policy that confines the server, and that nobody has told of the provider.
+/// A profile or a policy that confines the server and does not name the provider.
 fn security_module(
     evidence: &Evidence,
     running: &ServerProcesses,
@@ -176,7 +176,7 @@ fn names_millrace(evidence: &Evidence, path: &str) -> bool {
     evidence.root.lossy_text(path, MAX_PROFILE).is_ok_and(|text| text.contains("millrace"))
 }
 
-/// What the provider uses.
+/// The sockets and files that the provider uses.
 struct Needs {
     sockets: Vec<PathBuf>,
     over_tcp: bool,

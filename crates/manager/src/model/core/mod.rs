@@ -84,7 +84,7 @@ impl LeaseTimes {
 /// Time between two heartbeats of a node at which something is about to change.
 pub const FAST_HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// Time for which nodes beat fast after the lease of one has ended: they are to hear of the slices that they get.
+/// Time for which nodes beat fast after the lease of one has ended: they are to get their new slices soon.
 const HURRY: Duration = Duration::from_secs(5);
 
 /// Least time between two heartbeats of each node in that time.

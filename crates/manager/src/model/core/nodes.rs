@@ -146,9 +146,8 @@ impl Core {
         Ok(present)
     }
 
-    /// All grants of a node at the view's revision, unsigned, with the identities of other tenants that patterns in them
-    /// cover. `clock_ms` is the node's clock when it sent the
-    /// heartbeat: the times of a grant are times of the node's clock, so that no other clock matters.
+    /// All grants of a node at the view's revision, unsigned, with the identities of other tenants that patterns in
+    /// them cover. `clock_ms` is the node's clock when it sent the heartbeat: the times of a grant are times of the node's clock, so that no other clock matters.
     ///
     /// # Errors
     /// As [`Self::heartbeat`]: the view may have moved on.
@@ -220,7 +219,7 @@ impl Core {
 
     /// Delay until the node sends its next heartbeat, given the revision that it will have applied. It is short where
     /// something changes at the node, and where the lease of another ends: its tenants are to have other nodes as soon
-    /// as that is safe, and a node hears of its slices when it asks.
+    /// as that is safe, and a node gets its slices when it asks.
     #[must_use]
     pub fn next_heartbeat(&self, name: &NodeName, fence: u64, now: Instant) -> Duration {
         let tenants = self.view.tenants_of.get(name).into_iter().flatten();
