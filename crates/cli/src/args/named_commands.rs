@@ -24,6 +24,7 @@ const DOCUMENTS: &[&str] = &[
 /// Beginnings of texts in the sources that are no commands.
 const NOT_COMMANDS: &[&str] = &[
     "millrace audit v1",
+    "millrace authentication of records 1",
     "millrace bench crypto, without IFMA",
     "millrace grant v1",
     "millrace key in transit v1",

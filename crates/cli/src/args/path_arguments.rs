@@ -38,6 +38,7 @@ const READ: &[&str] = &[
     "socket",
     "socket_path",
     "state",
+    "state_key",
     "choose",
 ];
 
