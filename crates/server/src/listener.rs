@@ -27,7 +27,7 @@ use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with, sockopt,
 };
-use rustix::process::{geteuid, umask};
+use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tracing::warn;
@@ -217,13 +217,12 @@ fn bind_closed(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Linux gives the file the mode of the socket, without the bits of the umask. So the mode is set on the
-    // descriptor, and no file that another user puts at the path can get it.
+    // Linux gives the file the mode of the socket, without the bits of the umask: it is never more open than it is to
+    // be. The umask itself belongs to the whole process, whose other threads make files, too.
     fchmod(&socket, Mode::from_raw_mode(mode))?;
-    let before = umask(Mode::empty());
-    let bound = bind(&socket, &address);
-    umask(before);
-    bound?;
+    bind(&socket, &address)?;
+    // No other user can have replaced it: its folder was checked.
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     Ok(socket)
 }
 

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 pub use self::bundle::BundleError;
-pub use self::record::{MANIFEST, Manifest, Record, Recorder};
+pub use self::record::{KERNEL_PARAMETERS, MANIFEST, Manifest, Record, Recorder};
 
 use self::folder::Folder;
 use self::record::ANSWERS;

@@ -175,7 +175,7 @@ impl Recorder {
         if may_be_secret(path, content) {
             return Err(left_out("it may hold a secret"));
         }
-        let content = without_serial(path, content);
+        let content = redacted(path, content);
         let held_bytes = self.held_bytes.saturating_add(content.len());
         if held_bytes > MAX_CONTENT {
             return Err(left_out("it is full"));
@@ -189,8 +189,37 @@ impl Recorder {
     }
 }
 
-/// Removes the machine's serial number, which `/proc/cpuinfo` of some Arm kernels contains.
-fn without_serial<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
+/// The parameters of the running kernel.
+const KERNEL_COMMAND_LINE: &str = "proc/cmdline";
+
+/// Kernel parameters that reports name. A bundle has no others: they may be secrets, such as those of a network disk.
+pub const KERNEL_PARAMETERS: &[&str] = &[
+    "mitigations",
+    "nopti",
+    "idle",
+    "processor.max_cstate",
+    "processor.max_cstates",
+    "intel_idle.max_cstate",
+    "intel_iommu",
+    "amd_iommu",
+    "iommu",
+    "clearcpuid",
+    "module_blacklist",
+    "modprobe.blacklist",
+    "initcall_blacklist",
+];
+
+/// Removes the machine's serial number, which `/proc/cpuinfo` of some Arm kernels contains, and kernel parameters that no
+/// report names.
+fn redacted<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
+    if path == KERNEL_COMMAND_LINE {
+        let words = content.split(|byte| byte.is_ascii_whitespace());
+        let is_known = |word: &&[u8]| {
+            let name = word.split(|byte| *byte == b'=').next().unwrap_or_default();
+            KERNEL_PARAMETERS.iter().any(|known| known.as_bytes() == name)
+        };
+        return Cow::Owned(words.filter(is_known).collect::<Vec<_>>().join(&b' '));
+    }
     let serial = |line: &&[u8]| line.starts_with(b"Serial");
     let mut lines = content.split_inclusive(|byte| *byte == b'\n');
     if path != "proc/cpuinfo" || !lines.any(|line| serial(&line)) {
@@ -206,6 +235,7 @@ fn without_serial<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
 fn may_be_secret(path: &str, content: &[u8]) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let process = path.starts_with("proc/") && ["environ", "cmdline"].contains(&name);
+    let process = process && path != KERNEL_COMMAND_LINE;
     let key = [".key", ".p12", ".pfx", ".jks", ".psk", ".secrets"]
         .iter()
         .any(|ending| name.ends_with(ending));
@@ -233,6 +263,14 @@ mod tests {
         let kept: Vec<&str> = recorder.contents().map(|(path, _)| path).collect();
         assert_eq!(kept, ["proc/cpuinfo"]);
         assert_eq!(recorder.contents["proc/cpuinfo"], b"processor: 0\n");
+        let line = "root=/dev/sda1 nfspw=secret idle=poll module_blacklist=algif_aead quiet\n";
+        recorder.read("proc/7/cmdline", &text(line));
+        recorder.read(KERNEL_COMMAND_LINE, &text(line));
+        assert!(!recorder.contents.contains_key("proc/7/cmdline"));
+        assert_eq!(
+            recorder.contents[KERNEL_COMMAND_LINE],
+            b"idle=poll module_blacklist=algif_aead"
+        );
         let reason = recorder.manifest().content("proc/7/environ").unwrap_err();
         assert!(reason.to_string().contains("secret"));
     }

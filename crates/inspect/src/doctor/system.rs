@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_hostfs::{Root, process};
+use millrace_hostfs::{KERNEL_PARAMETERS, Root, process};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -132,24 +132,12 @@ pub fn section(root: &Root) -> Section<System> {
     reader.section(Some(system))
 }
 
-/// Only the parameters that checks judge: others may contain secrets, such as those of a network disk.
+/// Only the parameters that reports name: others may contain secrets, such as those of a network disk.
 fn boot(reader: &mut SectionReader<'_>) -> Vec<String> {
-    const JUDGED: [&str; 10] = [
-        "mitigations",
-        "nopti",
-        "idle",
-        "processor.max_cstate",
-        "processor.max_cstates",
-        "intel_idle.max_cstate",
-        "intel_iommu",
-        "amd_iommu",
-        "iommu",
-        "clearcpuid",
-    ];
     let text = reader.text_if_there("proc/cmdline").unwrap_or_default();
     let judged = |word: &&str| {
         let name = word.split('=').next().unwrap_or_default();
-        JUDGED.contains(&name)
+        KERNEL_PARAMETERS.contains(&name)
     };
     let words = text.split_whitespace().filter(judged).take(MAX_ROWS);
     words.map(str::to_owned).collect()

@@ -529,6 +529,9 @@ fn every_remedy_that_loads_or_relaxes_something_was_read_against_advisories() {
         }
         for named in text.split("loading(").skip(1).filter_map(|rest| rest.split(')').next()) {
             for module in named.split('"').skip(1).step_by(2).filter(|word| word.contains('_')) {
+                if module.starts_with("CONFIG_") {
+                    continue;
+                }
                 let name = module.split([' ', '{']).next().unwrap_or_default();
                 assert!(advisory(name).is_some(), "no row for {module}");
             }
