@@ -8,6 +8,7 @@
 //! the way back.
 
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -91,9 +92,15 @@ impl FileSet {
     /// Writes this set over the one before.
     fn write(&self, before: &Self) -> Result<(), WriteError> {
         for folder in &before.folders {
-            let made = fs::create_dir(folder)
-                .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
-            made.map_err(|source| io_error("making", folder, source))?;
+            let made = match fs::create_dir(folder) {
+                // The folder of the record may lie below it, and was made first.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {
+                    continue;
+                }
+                made => made,
+            };
+            made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)))
+                .map_err(|source| io_error("making", folder, source))?;
         }
         for (path, copy) in &self.copies {
             create(path, &copy.contents, copy.mode)
