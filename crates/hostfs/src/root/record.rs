@@ -209,8 +209,8 @@ pub const KERNEL_PARAMETERS: &[&str] = &[
     "initcall_blacklist",
 ];
 
-/// Removes the machine's serial number, which `/proc/cpuinfo` of some Arm kernels contains, and kernel parameters that no
-/// report names.
+/// Removes the machine's serial number, which `/proc/cpuinfo` of some Arm kernels contains, and kernel parameters that
+/// no report names.
 fn redacted<'a>(path: &str, content: &'a [u8]) -> Cow<'a, [u8]> {
     if path == KERNEL_COMMAND_LINE {
         let words = content.split(|byte| byte.is_ascii_whitespace());

@@ -50,8 +50,8 @@ impl Core {
     }
 
     /// Least role that may execute a command on the present records. The identities of a tenant may use its keys, at
-    /// the nodes also keys that the manager does not know: a command that changes them, or the tenant that they belong to
-    /// by the longest pattern, gives a right to use a key. That is the administrator's, by whatever command.
+    /// the nodes also keys that the manager does not know: a command that changes them, or the tenant that they belong
+    /// to by the longest pattern, gives a right to use a key. That is the administrator's, by whatever command.
     #[must_use]
     pub fn required_role(&self, command: &Command) -> Role {
         if self.changes_identities(command) { Role::Admin } else { command.role() }

@@ -147,7 +147,8 @@ impl Core {
     }
 
     /// All grants of a node at the view's revision, unsigned, with the identities of other tenants that patterns in
-    /// them cover. `clock_ms` is the node's clock when it sent the heartbeat: the times of a grant are times of the node's clock, so that no other clock matters.
+    /// them cover. `clock_ms` is the node's clock when it sent the heartbeat: the times of a grant are times of the
+    /// node's clock, so that no other clock matters.
     ///
     /// # Errors
     /// As [`Self::heartbeat`]: the view may have moved on.
