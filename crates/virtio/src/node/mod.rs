@@ -10,7 +10,7 @@
 //! |---|---|
 //! | serve it | is theirs |
 //! | refuse it for a limit: the quota, bounds on jobs, memory, keys or connections | waits, and is offered again: done elsewhere, it would make the limit void |
-//! | cannot be reached, or do not do such jobs | runs here, at the rate of the quota if it has refused any ([`pace`]) |
+//! | cannot be reached, or do not do such jobs | runs here, at the rate of the quota if it has refused any (`pace`) |
 //!
 //! A job that a node has taken and does not end in time runs here, too: it was counted there.
 
