@@ -53,12 +53,7 @@ impl Machine {
     /// # Panics
     /// If they do not come up.
     pub fn restart_front(&mut self) {
-        let devices = process::children(self.front.id());
         self.front.kill();
-        // A device process ends with its parent, and listens until then.
-        wait::until("the device process has ended", || {
-            !devices.iter().any(|id| process::is_alive(*id))
-        });
         self.front = up(&self.socket, &self.options, self.folder.path());
     }
 

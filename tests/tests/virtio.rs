@@ -4,8 +4,10 @@
 //! Devices for virtual machines on real processes, with a driver in this one: what a guest sees when the device
 //! process, the node or the program changes under it.
 
+use std::fs;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
 
 use millrace_testkit::keys;
 use millrace_tests::machine::{Machine, RsaLoad};
@@ -84,6 +86,26 @@ fn upgrade_of_the_front_process_keeps_its_id_and_every_request() {
     let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
     load.offer(&mut guest, 10);
     assert_eq!(load.finish(&mut guest), 0);
+}
+
+#[test]
+fn front_process_waits_for_the_end_of_a_killed_ones_device_process() {
+    let mut machine = Machine::start(&[]);
+    machine.front.kill();
+    let inner = machine.folder().join("vm.sock.d/0");
+    wait::until("the device process has ended", || UnixStream::connect(&inner).is_err());
+    fs::remove_file(&inner).expect("what it left");
+    fs::remove_file(&machine.socket).expect("what it left");
+    // In place of a device process that ends when the next front process is already there.
+    let former = UnixListener::bind(&inner).expect("a socket");
+    let socket = machine.socket.clone();
+    let end = thread::spawn(move || {
+        wait::until("the next front process is there", || socket.exists());
+        drop(former);
+    });
+    machine.restart_front();
+    end.join().expect("it ended");
+    assert_eq!(machine.status()["connected"], false);
 }
 
 #[test]
@@ -224,7 +246,7 @@ fn node_shows_the_counters_of_a_device_that_uses_it() {
 fn device_process_serves_under_its_filter_of_system_calls() {
     let machine = Machine::start(&[]);
     let process = machine.status()["device-process"].as_u64().expect("an id");
-    let status = || std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    let status = || fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     wait::until("the filter is in force", || status().contains("Seccomp:\t2"));
     assert!(status().contains("NoNewPrivs:\t1"), "{}", status());
     let mut load_guest = machine.connect();

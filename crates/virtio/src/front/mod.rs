@@ -69,6 +69,9 @@ const CONFIG_CHANGE_DELAY: Duration = Duration::from_secs(1);
 /// Pause between two tries to connect to a device process: a guest waits 10 ms longer than the process needs, at most.
 const RETRY: Duration = Duration::from_millis(10);
 
+/// Bound on the end of a device process whose front process was killed. It ends when it sees that, within a request.
+const FORMER_DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Longest pause before a device process is started again or a connection accepted: a try a second costs little.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
@@ -165,12 +168,14 @@ impl Front {
             let path = settings.path.clone();
             let failed = |source| listen_error(&path, source);
             let inner = folder.join(number.to_string());
-            inner_listeners.push(bind(&inner)?);
-            files.push(SocketFile::new(&path));
+            // First the socket that another front process would hold, and then those that only a former one's device
+            // process can.
             let (listener, journal, connection) = match handed.take(&path) {
                 Some(handed) => (handed.listener, handed.journal, handed.connection),
                 None => (bind(&path)?, Journal::create().map_err(failed)?, None),
             };
+            files.push(SocketFile::new(&path));
+            inner_listeners.push(bind_after_former(&inner)?);
             listener.set_nonblocking(true).map_err(failed)?;
             fronts.push(FrontDevice {
                 settings,
@@ -183,7 +188,7 @@ impl Front {
             });
         }
         let inner_control = folder.join("control");
-        let control_listener = bind(&inner_control)?;
+        let control_listener = bind_after_former(&inner_control)?;
         let process = DeviceProcess::new(program, folder, inner_listeners, control_listener);
         let front = Self {
             shared: Arc::new(Shared {
@@ -597,6 +602,19 @@ fn hung_up(stream: &UnixStream, at_most: Duration) -> bool {
         thread::sleep(at_most.saturating_sub(began.elapsed()));
     }
     ended
+}
+
+/// Listens on a socket of the device process. One whose front process was killed may still listen there for a moment.
+fn bind_after_former(path: &Path) -> Result<UnixListener, ListenError> {
+    let began = Instant::now();
+    loop {
+        match bind(path) {
+            Err(ListenError::InUse(_)) if began.elapsed() < FORMER_DEVICE_TIMEOUT => {
+                thread::sleep(RETRY);
+            }
+            done => return done,
+        }
+    }
 }
 
 fn listen_error(path: &Path, source: io::Error) -> ListenError {
