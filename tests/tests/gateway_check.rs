@@ -82,6 +82,11 @@ struct Situation {
 
 const STUB: Keys = Keys::Stub("--allow-all");
 
+/// A handshake without a node ends by this deadline.
+fn without_node(edge: EdgeOptions) -> EdgeOptions {
+    edge.with("deadline_ms", 3000)
+}
+
 /// A situation of the server itself is in the tests below.
 const SITUATIONS: [Situation; 11] = {
     const fn as_it_is(edge: EdgeOptions) -> EdgeOptions {
@@ -125,14 +130,17 @@ const SITUATIONS: [Situation; 11] = {
             ..of("default off", Keys::Plain, ("failure", "openssl.cnf", "`default`"))
         },
         Situation {
+            edge: without_node,
             then: |setup| setup.node.kill(),
             ..of("node killed", STUB, ("failure", "node", "no node answers"))
         },
         Situation {
+            edge: without_node,
             then: |setup| setup.node.stop(),
             ..of("node stopped", STUB, ("failure", "socket", "is not there"))
         },
         Situation {
+            edge: without_node,
             then: |setup| {
                 let owner_only = fs::Permissions::from_mode(0o600);
                 fs::set_permissions(setup.node.socket(), owner_only).expect("permissions");
@@ -152,18 +160,16 @@ fn cause_of_every_broken_haproxy_is_named() {
     every_cause_is_named(Server::Haproxy);
 }
 
-/// A check waits for workers to settle and for reports to arrive, most of its time: four situations at once.
+/// A check waits for workers to settle and for reports to arrive, most of its time: all situations at once.
 fn every_cause_is_named(server: Server) {
-    for situations in SITUATIONS.chunks(4) {
-        thread::scope(|scope| {
-            for situation in situations {
-                thread::Builder::new()
-                    .name(format!("{server:?}: {}", situation.name))
-                    .spawn_scoped(scope, || cause_is_named(server, situation))
-                    .expect("thread");
-            }
-        });
-    }
+    thread::scope(|scope| {
+        for situation in &SITUATIONS {
+            thread::Builder::new()
+                .name(format!("{server:?}: {}", situation.name))
+                .spawn_scoped(scope, || cause_is_named(server, situation))
+                .expect("thread");
+        }
+    });
 }
 
 fn cause_is_named(server: Server, situation: &Situation) {
@@ -324,7 +330,7 @@ fn address_of_another_host_needs_no_local_server() {
 #[test]
 fn node_that_came_back_passes_the_check() {
     let mut setup = Setup::default();
-    let edge = setup.edge().write(setup.world.dir());
+    let edge = without_node(setup.edge()).write(setup.world.dir());
     let port = free_port();
     let nginx = setup.nginx_at(port, &setup.pooled(), Some(&edge), 1, true);
     setup.node.kill();

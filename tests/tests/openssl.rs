@@ -87,7 +87,7 @@ fn uri_signs_in_the_pool() {
 fn uri_with_the_public_half_is_opened_without_a_node() {
     let mut setup = Pooled::start(KeyKind::Rsa2048);
     setup.node.kill();
-    let edge = setup.edge(|options| options);
+    let edge = setup.edge(|options| options.with("deadline_ms", 2000));
     let stub = Stub::find(&fs::read_to_string(&setup.stub).expect("a file")).expect("a stub");
     let public = succeed(&mut edge.openssl(&["pkey", "-in", &stub.to_uri(), "-pubout"]));
     let expected = fs::read_to_string(setup.public_key()).expect("public key");

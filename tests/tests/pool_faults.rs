@@ -440,8 +440,11 @@ impl Separated {
     /// A node and the managers: its clients are served on, with a quarter.
     fn node_without_managers(&self, what: &str, ways: &[(&str, &str)]) {
         let nodes = self.nodes.each_ref();
-        // After the end of its lease the other node may have the whole quota for some seconds.
-        wait::until("the node has a part", || in_force(nodes[0], "acme") > 0);
+        // After the end of its lease the other node may have the whole quota for some seconds; what is left of its own
+        // grant is in force until its new one comes, and is no part.
+        let _ = self.operator.wait_for_slices("acme", &["a", "b"], OPS);
+        let has_part = || in_force(nodes[0], "acme") > 0 && !expired(nodes[0]);
+        wait::until("the node has a part", has_part);
         self.cut(ways);
         wait::until("the node's grant has expired", || expired(nodes[0]));
         let sum = granted(&nodes);

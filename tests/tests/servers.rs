@@ -71,7 +71,8 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
         .iter()
         .map(|identity| Site::with_stub(identity, &into_the_pool(&node, identity)))
         .collect();
-    let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
+    // Handshakes without the node end by this deadline.
+    let edge = EdgeOptions::to(node.endpoint()).with("deadline_ms", 8000).write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
     assert_eq!(node.served().total(), 0, "the start of the server needs no operation");
 
@@ -86,10 +87,14 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     assert_eq!(node.served().total(), expected, "after a reload");
 
     node.kill();
-    for kind in KeyKind::USUAL {
-        let refused = world.client.handshake(server.address(kind), Tls::V13);
-        assert!(refused.is_err(), "only the pool has the key");
-    }
+    thread::scope(|scope| {
+        for kind in KeyKind::USUAL {
+            scope.spawn(move || {
+                let refused = world.client.handshake(server.address(kind), Tls::V13);
+                assert!(refused.is_err(), "only the pool has the key");
+            });
+        }
+    });
     node.up();
     let address = server.address(KeyKind::P256);
     wait::until("the server serves again", || world.client.handshake(address, Tls::V13).is_ok());
