@@ -7,9 +7,11 @@
 //! those of an idle machine.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use millrace_testkit::etcd::EtcdCluster;
+use millrace_tests::artifacts::artifacts;
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::memory::Secret;
 use millrace_tests::node::{Node, NodeOptions};
@@ -316,4 +318,51 @@ fn key_of_the_pool_follows_its_tenant_and_no_file_of_a_manager_has_it() {
     assert!(text.contains("pool.kek is missing") && text.contains("--new-kek"), "{text}");
     std::fs::rename(&aside, &kek).expect("it is back");
     manager.up();
+}
+
+#[test]
+fn open_page_ends_with_the_right_to_see_it() {
+    let world = World::new();
+    let store = format!("sqlite:{}", world.dir().join("pool.db").display());
+    let pool = Pool::start(world.dir(), &store, 1);
+    let (manager, operator) = (&pool.managers[0], pool.operator());
+    let mut cert = Command::new(&artifacts().millrace);
+    cert.args(["cert", "client", "removed-cert", "--state"]).arg(manager.state());
+    let _ = succeed(cert.arg("-o").arg(world.dir().join("removed-cert")));
+    let with_identity = ["--identity", "cert:removed-cert"];
+    let pages = [
+        ("removed", &[][..]),
+        ("removed-cert", &with_identity),
+        ("expired", &["--lifetime", "4s"]),
+        ("stays", &[]),
+    ];
+    let mut pages = pages.map(|(name, options)| {
+        let create = [&["token", "create", name, "--role", "viewer"], options].concat();
+        let made = operator.json(&create);
+        let mut curl = release::command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--no-buffer", "--cacert"]);
+        curl.arg(manager.state().join("tls/ca.crt"));
+        match made["token"].as_str() {
+            Some(token) => curl.args(["--header", &format!("authorization: Bearer {token}")]),
+            None => {
+                let files = world.dir().join(name);
+                curl.arg("--cert").arg(files.join("cert.pem"));
+                curl.arg("--key").arg(files.join("key.pem"))
+            }
+        };
+        curl.arg(format!("{}/v1/events", manager.url()));
+        let mut page = Process::start(name, curl, &world.dir().join(format!("{name}.page")));
+        page.wait_ready(|| page.log().contains("event: state"));
+        page
+    });
+    operator.done(&["token", "remove", "removed"]);
+    operator.done(&["token", "remove", "removed-cert"]);
+    for page in &mut pages[..3] {
+        let _ = page.wait();
+    }
+    operator.done(&["tenant", "create", "later", "--ops", "1000"]);
+    let stays = &mut pages[3];
+    wait::until("the page goes on", || stays.log().contains("later"));
+    assert!(stays.ended().is_none());
+    assert!(pages[..3].iter().all(|page| !page.log().contains("later")));
 }

@@ -112,6 +112,12 @@ impl fmt::Debug for Api {
     }
 }
 
+/// Who gets the stream of the page.
+const WATCHER: Access = Access::Role(Role::Viewer);
+
+/// Interval at which a stream looks whether its caller may still watch: that of the events themselves.
+const SIGHT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Time for requests under way after the order to stop: a write takes milliseconds, and one that waits for a store that
 /// is away would not end.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -190,18 +196,43 @@ impl Api {
     /// # Errors
     /// A token that is not valid.
     async fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let token = auth::bearer(headers)?;
+        let caller = self.caller(peer, auth::bearer(headers)?).await?;
+        if let Some(source) = caller.source() {
+            peer.place().pass(caller.standing().class(), source);
+        }
+        Ok(caller)
+    }
+
+    async fn caller(
+        &self,
+        peer: &Peer,
+        token: Option<Zeroizing<String>>,
+    ) -> Result<Caller, Problem> {
         if token.is_none() && peer.identity().is_none() {
             return Ok(Caller::Anonymous);
         }
         let _place = self.identified.acquire().await;
         let (manager, known) = (self.manager.clone(), peer.clone());
         let find = move || Caller::of(&manager, &known, token.as_deref().map(String::as_str));
-        let caller = spawn_blocking(find).await.map_err(|error| internal(&error))??;
-        if let Some(source) = caller.source() {
-            peer.place().pass(caller.standing().class(), source);
+        spawn_blocking(find).await.map_err(|error| internal(&error))?
+    }
+
+    /// Completes when the caller may no longer watch: the certificate has to be verified again, or the token was removed,
+    /// has expired, or has another role.
+    async fn loses_sight(self: Arc<Self>, peer: Peer, token: Option<Zeroizing<String>>) {
+        let checks = async {
+            loop {
+                sleep(SIGHT_CHECK_INTERVAL).await;
+                let caller = self.caller(&peer, token.clone()).await;
+                if caller.and_then(|caller| caller.require(WATCHER)).is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = checks => {}
+            () = peer.clone().outdated() => {}
         }
-        Ok(caller)
     }
 }
 
@@ -276,17 +307,14 @@ async fn events(
     ConnectInfo(peer): ConnectInfo<Peer>,
     headers: HeaderMap,
 ) -> Response {
-    let caller = match api.identify(&peer, &headers).await {
-        Ok(caller) => caller,
-        Err(problem) => return problem.into_response(),
+    let watch = async {
+        api.identify(&peer, &headers).await?.require(WATCHER)?;
+        peer.place().mark(Activity::Watching);
+        let token = auth::bearer(&headers)?;
+        let end = Arc::clone(&api).loses_sight(peer, token);
+        Ok(web::event_stream(api.overview.clone(), end))
     };
-    match caller.require(Access::Role(Role::Viewer)) {
-        Ok(()) => {
-            peer.place().mark(Activity::Watching);
-            web::event_stream(api.overview.clone(), peer.outdated())
-        }
-        Err(problem) => problem.into_response(),
-    }
+    watch.await.unwrap_or_else(|problem: Problem| problem.into_response())
 }
 
 fn internal(error: &dyn fmt::Display) -> Problem {
