@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +15,7 @@ use std::thread;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use millrace_testkit::port::free_udp_port;
 
 use crate::drive::Tls;
 use crate::edge::Edge;
@@ -288,13 +288,6 @@ impl Traffic {
 #[must_use]
 pub fn drop_privileges() -> &'static str {
     if is_root() { "\nuser nobody\ngroup nogroup\npersist-key\npersist-tun\n" } else { "\n" }
-}
-
-fn free_udp_port() -> u16 {
-    process::given_once(|| {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        socket.local_addr().expect("a bound socket").port()
-    })
 }
 
 /// A client of the management interface that makes OpenVPN's signatures. OpenVPN then creates a separate

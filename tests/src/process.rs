@@ -4,17 +4,16 @@
 //! Child processes that end with their owner, also when a test panics. Each leads a separate process group,
 //! so that its own children end with it; the group is ended by its id.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+pub use millrace_testkit::port::free_port;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 
 use crate::wait;
@@ -283,31 +282,6 @@ pub fn program(name: &str) -> PathBuf {
         .map(|folder| folder.join(name))
         .find(|candidate| candidate.is_file())
         .unwrap_or_else(|| panic!("{name} is not installed: run `make setup`"))
-}
-
-/// A loopback port that was free a moment ago and that no other test of this process received.
-///
-/// # Panics
-/// If there is none.
-#[must_use]
-pub fn free_port() -> u16 {
-    given_once(|| {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        listener.local_addr().expect("a bound socket").port()
-    })
-}
-
-/// A port that this process has not handed out before. A test binds its port later, and until then the kernel
-/// may offer the same port again, to this test or to one that runs beside it.
-pub(crate) fn given_once(find: impl FnMut() -> u16) -> u16 {
-    /// There are 28 thousand, and a test program needs a few hundred.
-    const ATTEMPTS: usize = 1000;
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    std::iter::repeat_with(find)
-        .take(ATTEMPTS)
-        .find(|port| given.insert(*port))
-        .expect("a port that was not handed out before")
 }
 
 /// Whether the address accepts connections.

@@ -19,6 +19,7 @@
 //! | | [`refused_calls`] | system calls that fail, as on a file system that lacks them |
 //! | | [`etcd`] | a real etcd cluster, for the manager's store |
 //! | the run | [`wait`] | waits for a condition, with a bound |
+//! | | [`port`] | ports for servers |
 //! | | [`random`] | random numbers from a seed |
 //! | | [`timing`] | compares the times of two classes of secrets |
 //! | | [`mod@skip`] | records tests that cannot run here; in CI they fail unless the reason is listed |
@@ -32,4 +33,4 @@ pub use backend::{collector, device, fake, faulty, keys, vectors};
 #[cfg(feature = "conformance")]
 pub use backend::{conformance, verify};
 pub use host::{etcd, machine, qat, refused_calls};
-pub use run::{is_long, random, skip, timing, wait};
+pub use run::{is_long, port, random, skip, timing, wait};

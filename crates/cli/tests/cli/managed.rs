@@ -3,10 +3,10 @@
 
 //! A managed pool of real processes: a manager, nodes that register, and the commands that use its API.
 
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_testkit::port::free_port;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -86,10 +86,6 @@ impl Pool {
         let nodes = grants["nodes"].as_array().unwrap();
         nodes.iter().map(|node| node["slice"]["ops"]["per-second"].as_u64().unwrap()).sum()
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn states(nodes: &Value) -> Vec<&str> {

@@ -5,11 +5,12 @@
 //! operators install.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::port::free_port;
 use crate::wait::holds_within;
 
 /// Bound on the time until a cluster has a leader: an idle machine takes a second.
@@ -47,11 +48,6 @@ fn program() -> PathBuf {
     // Not skipped: a store that several managers share is not to go untested.
     assert!(script.status.success(), "scripts/etcd.sh: {said}");
     PathBuf::from(String::from_utf8(script.stdout).expect("a path").trim())
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound socket").port()
 }
 
 impl EtcdCluster {
