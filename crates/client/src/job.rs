@@ -287,6 +287,14 @@ impl Job {
         (attempt.number == number && sent).then_some(slot)
     }
 
+    /// The nodes that have not answered an attempt whose job has ended.
+    pub(crate) fn late_at(&self) -> impl Iterator<Item = NodeIndex> {
+        let attempts = [Slot::First, Slot::Hedge].into_iter();
+        let attempts = attempts.filter_map(|slot| self.attempts[slot].as_ref());
+        let late = attempts.filter(|attempt| matches!(attempt.stage, Stage::AwaitingLateReply));
+        late.map(|attempt| attempt.node)
+    }
+
     /// Whether an attempt waits for this node to open the key.
     pub(crate) fn awaits_key_at(&self, node: NodeIndex) -> bool {
         let attempt = self.attempts.slot_at(node).and_then(|slot| self.attempts[slot].as_ref());

@@ -30,7 +30,7 @@ mod retry;
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_wire::{FEATURE_DESCRIPTION, FEATURE_REPORTS, FEATURES};
 
@@ -55,6 +55,13 @@ use crate::stats::{ClientStats, Totals};
 /// Late replies that one connection may owe. Nodes answer by the deadline they are given, so a node that
 /// owes more has lost the jobs.
 const MAX_LATE_REPLIES: u32 = 1024;
+
+/// Time after its deadline within which a node answers a job, also when it is swamped. A reply that is later has been
+/// lost, and its place with it: the node gets a new connection.
+const LOST_REPLY_AFTER: Duration = Duration::from_secs(5);
+
+/// Time between two looks for lost replies.
+const LOST_REPLY_LOOK: Duration = Duration::from_secs(1);
 
 /// Answers to deliver outside of any lock: callbacks to call, sleeping callers to wake.
 #[derive(Default)]
@@ -111,6 +118,8 @@ pub(crate) struct Dispatcher {
     budget: Budget,
     latencies: Latencies,
     looks: Looks,
+    /// Earliest time of the next look for lost replies.
+    next_lost_reply_look: Instant,
     hedging: Option<Hedging>,
     totals: Totals,
     reporter: Option<Reporter>,
@@ -141,6 +150,7 @@ impl Dispatcher {
             budget: Budget::for_retries(),
             latencies: Latencies::default(),
             looks: Looks::new(now),
+            next_lost_reply_look: now,
             hedging: Hedging::new(config.hedge),
             totals: Totals::default(),
             reporter: config.report.clone().map(Reporter::new),
@@ -425,8 +435,10 @@ impl Dispatcher {
     /// Does what is due at `now`.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.report(now);
+        let losers = self.losers_of_replies(now);
         for node in 0..self.nodes.len() {
-            let late_replies = self.nodes[node].late_replies;
+            let loses_replies =
+                losers.contains(node) || self.nodes[node].late_replies > MAX_LATE_REPLIES;
             match &mut self.nodes[node].state {
                 ConnectionState::Backoff { until, .. } if *until <= now => {
                     self.nodes[node].state = ConnectionState::Wanted
@@ -439,7 +451,7 @@ impl Dispatcher {
                         why
                     } else if drained {
                         "the node drained".to_owned()
-                    } else if late_replies > MAX_LATE_REPLIES {
+                    } else if loses_replies {
                         "the node does not answer its jobs".to_owned()
                     } else if unanswered > self.max_keys {
                         // More than there are keys: it owes answers about keys that are closed since.
@@ -467,6 +479,19 @@ impl Dispatcher {
             let open = self.jobs.iter().filter(|job| job.has_callback());
             self.next_deadline = open.map(|job| job.deadline).min();
         }
+    }
+
+    /// The nodes that owe the answer of a job long after its deadline.
+    fn losers_of_replies(&mut self, now: Instant) -> NodeSet {
+        let mut losers = NodeSet::default();
+        let owed = self.nodes.iter().any(|node| node.late_replies > 0);
+        if owed && self.next_lost_reply_look <= now {
+            self.next_lost_reply_look = now + LOST_REPLY_LOOK;
+            for job in self.jobs.iter().filter(|job| job.deadline + LOST_REPLY_AFTER <= now) {
+                job.late_at().for_each(|node| losers.insert(node));
+            }
+        }
+        losers
     }
 
     /// Sends the edge's counters to a node, if a report is due and a node wants it.

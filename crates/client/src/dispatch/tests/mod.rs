@@ -499,6 +499,35 @@ fn node_that_loses_jobs_is_given_up() {
 }
 
 #[test]
+fn node_that_answers_pings_and_lost_a_job_gets_a_new_connection() {
+    let mut pool = Pool::new(1);
+    pool.submit(1, 10).expect("taken");
+    let node = pool.connect();
+    pool.serve_keys(node);
+    pool.tick(10);
+    assert_eq!(pool.ends(), [(1, Err(ClientError::TimedOut))]);
+    let mut waited = Duration::ZERO;
+    while pool.dispatcher.poll_close().is_none() {
+        assert!(waited < LOST_REPLY_AFTER + LOST_REPLY_LOOK, "{waited:?}");
+        // It answers every ping.
+        for message in pool.sent(node) {
+            if let ClientMessage::Ping { token } = message {
+                pool.say(node, &NodeMessage::Pong { token });
+            }
+        }
+        pool.tick(100);
+        waited += Duration::from_millis(100);
+    }
+    assert!(waited >= LOST_REPLY_AFTER, "{waited:?}");
+    assert_eq!(pool.dispatcher.stats().in_flight, 0);
+    pool.submit(2, 1000).expect("taken");
+    assert_eq!(pool.connect(), node);
+    let jobs = pool.serve_keys(node);
+    pool.answer(node, &jobs[0], good());
+    assert_eq!(pool.ends(), [(2, Ok(()))]);
+}
+
+#[test]
 fn key_dropped_while_a_job_uses_it_is_closed_afterwards() {
     let mut pool = Pool::new(1);
     pool.submit(1, 1000).expect("taken");
