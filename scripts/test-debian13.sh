@@ -5,15 +5,14 @@
 # The tests that face a release's servers and OpenSSL once more, with those of Debian 13 (nginx 1.26,
 # HAProxy 3.0, OpenSSL 3.5) in an unpacked folder. The programs under test stay those of this machine.
 # Arguments go to cargo (CI: --locked). Without a network, or where users may not make namespaces, it
-# says so and passes; with CI=true it fails. The test programs are those of the whole workspace, started here:
-# cargo test -p would compile most dependencies again, with other features.
+# says so and passes; with CI=true it fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ROOT=target/debian13
 # Test files that start no server, client or tool of the release. Every other file in tests/tests runs again.
 SAME_ON_BOTH=" fairness hostile pool_faults pool_keys pool_upgrades store tenants versions vpn vpn_confirm vpn_faults vpn_ipsec vpn_v6 "
-PROVIDER_TESTS=(application evp local local_keys local_process local_records openssl servers)
+PROVIDER_TESTS=" application evp local local_keys local_process local_records openssl servers "
 
 pass_over() {
     printf '\n== test: SKIPPED on Debian 13: %s\n' "$1" >&2
@@ -26,31 +25,24 @@ version=$(scripts/in-root.sh "$ROOT" openssl version) ||
     pass_over "no program can be run in $ROOT: this takes root or user namespaces"
 printf 'with %s\n' "$version"
 
-tests=()
-for file in tests/tests/*.rs; do
-    name=$(basename "$file" .rs)
-    [[ $SAME_ON_BOTH == *" $name "* ]] || tests+=("tests/$name")
-done
+# shellcheck source=scripts/test-programs.sh
+source scripts/test-programs.sh
 
-# Prints the folder of the package and the program of each integration test: FOLDER NAME PROGRAM.
-programs() {
-    cargo test --quiet --workspace --no-run --message-format=json "$@" | python3 -c '
-import json, os, sys
-for line in sys.stdin:
-    message = json.loads(line) if line.startswith("{") else {}
-    target = message.get("target", {})
-    if message.get("executable") and target["kind"] == ["test"]:
-        print(os.path.dirname(message["manifest_path"]), target["name"], message["executable"])'
+wanted() {
+    local folder name program
+    while read -r folder name program; do
+        case ${folder#"$PWD"/} in
+        crates/provider) [[ $PROVIDER_TESTS == *" $name "* ]] || continue ;;
+        tests) [[ $SAME_ON_BOTH != *" $name "* && -e tests/tests/$name.rs ]] || continue ;;
+        *) continue ;;
+        esac
+        printf '%s %s %s\n' "$folder" "$name" "$program"
+    done
 }
 
-export MILLRACE_TEST_ROOT=$PWD/$ROOT
-found=$(programs "$@")
-status=0
-for test in "${PROVIDER_TESTS[@]/#/crates/provider/}" "${tests[@]}"; do
-    folder=$PWD/${test%/*} name=${test##*/}
-    program=$(awk -v folder="$folder" -v name="$name" '$1 == folder && $2 == name { print $3 }' <<<"$found")
-    [[ -n $program ]] || { printf 'test-debian13: no test program %s\n' "$test" >&2; exit 1; }
-    printf '     Running %s (%s)\n' "$test" "${program##*/}"
-    (cd "$folder" && "$program") || status=$?
+for name in $PROVIDER_TESTS; do
+    [[ -e crates/provider/tests/$name.rs || -d crates/provider/tests/$name ]] ||
+        { printf 'test-debian13: no test program %s\n' "$name" >&2; exit 1; }
 done
-exit "$status"
+export MILLRACE_TEST_ROOT=$PWD/$ROOT
+run_programs < <(test_programs "$@" | wanted)

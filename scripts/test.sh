@@ -21,18 +21,29 @@ step "build"
 cargo build --workspace --all-targets "$@"
 step "build of the previous version"
 scripts/previous-version.sh
-# Both releases at a time: most of their tests wait for servers, clients and deadlines, not for a core.
-step "unit, integration and whole-system tests; those of Debian 13 at the same time, printed below"
+# Three lists at a time, since most tests wait for servers, clients and deadlines, not for a core.
+# shellcheck source=scripts/test-programs.sh
+source scripts/test-programs.sh
+programs=$(test_programs "$@")
+lanes=$PWD/target/test-lanes
+mkdir -p "$lanes"
 status=0
-debian13=$PWD/target/debian13.log
-scripts/test-debian13.sh "$@" >"$debian13" 2>&1 &
-debian13_pid=$!
-trap 'kill "$debian13_pid" 2>/dev/null || true' EXIT
-cargo test --workspace --no-fail-fast "$@" || status=$?
+lane_ids=()
+trap 'kill "${lane_ids[@]}" 2>/dev/null || true' EXIT
+scripts/test-debian13.sh "$@" >"$lanes/debian13" 2>&1 &
+lane_ids+=($!)
+run_programs < <(grep "^$PWD/tests " <<<"$programs") >"$lanes/whole-system" 2>&1 &
+lane_ids+=($!)
+step "unit and integration tests; whole-system tests on this machine's programs and on Debian 13's at the same time"
+run_programs < <(grep -v "^$PWD/tests " <<<"$programs") || status=$?
+cargo test --workspace --doc "$@" || status=$?
+step "whole-system tests"
+wait "${lane_ids[1]}" || status=$?
+cat "$lanes/whole-system"
 step "the same servers and clients, of Debian 13"
-wait "$debian13_pid" || status=$?
+wait "${lane_ids[0]}" || status=$?
+cat "$lanes/debian13"
 trap - EXIT
-cat "$debian13"
 step "alert rules by promtool, and the SNMP extension under snmpd"
 scripts/test-alerts.sh || status=$?
 python3 -B tests/snmp/test_snmp.py || status=$?

@@ -351,8 +351,8 @@ fn open_page_ends_with_the_right_to_see_it() {
             }
         };
         curl.arg(format!("{}/v1/events", manager.url()));
-        let mut page = Process::start(name, curl, &world.dir().join(format!("{name}.page")));
-        page.wait_ready(|| page.log().contains("event: state"));
+        let page = Process::start(name, curl, &world.dir().join(format!("{name}.page")));
+        wait::until("the page is shown", || page.log().contains("event: state"));
         page
     });
     operator.done(&["token", "remove", "removed"]);
@@ -361,8 +361,7 @@ fn open_page_ends_with_the_right_to_see_it() {
         let _ = page.wait();
     }
     operator.done(&["tenant", "create", "later", "--ops", "1000"]);
-    let stays = &mut pages[3];
-    wait::until("the page goes on", || stays.log().contains("later"));
-    assert!(stays.ended().is_none());
+    wait::until("the page goes on", || pages[3].log().contains("later"));
+    assert!(pages[3].ended().is_none());
     assert!(pages[..3].iter().all(|page| !page.log().contains("later")));
 }
