@@ -89,8 +89,9 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     node.kill();
     thread::scope(|scope| {
         for kind in KeyKind::USUAL {
+            let (client, address) = (&world.client, server.address(kind));
             scope.spawn(move || {
-                let refused = world.client.handshake(server.address(kind), Tls::V13);
+                let refused = client.handshake(address, Tls::V13);
                 assert!(refused.is_err(), "only the pool has the key");
             });
         }
