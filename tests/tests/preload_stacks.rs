@@ -16,7 +16,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use millrace_testkit::skip;
 use millrace_tests::artifacts::{artifacts, workspace};
@@ -70,6 +72,14 @@ impl Pool {
         self.world.dir()
     }
 
+    /// Each answer of the pool comes a moment later, in which further handshakes begin; until the proxy is dropped.
+    fn answers_later(&mut self) -> Proxy {
+        let proxy = Proxy::start(self.dir(), "node-1", &self.node.socket());
+        proxy.set(Fault::Latency(Duration::from_millis(2)));
+        self.edge = EdgeOptions::to(proxy.endpoint()).write(self.dir());
+        proxy
+    }
+
     fn site(&self) -> Site {
         Site::with_stub(&self.identity, &self.stub)
     }
@@ -85,8 +95,13 @@ impl Pool {
         )
     }
 
-    /// nginx with these modules and lines, under [`handshakes`] of a client that verifies everything.
+    /// nginx with these modules and lines, under [`handshakes`] of a client that verifies everything, each with one
+    /// operation of the pool.
     fn all_succeed(&self, main: &str, http: impl FnOnce(u16) -> String) {
+        self.all_succeed_with(1, main, http);
+    }
+
+    fn all_succeed_with(&self, operations: usize, main: &str, http: impl FnOnce(u16) -> String) {
         let port = free_port();
         let options = NginxOptions {
             main: main.to_owned(),
@@ -99,7 +114,8 @@ impl Pool {
         assert_eq!(nginx.workers(), workers, "no worker died");
         let log = nginx.log();
         assert!(!log.contains("exited on signal") && !log.contains("[alert]"), "{log}");
-        assert_eq!(self.node.served().total(), handshakes() as u64, "one operation each");
+        let operations = operations * handshakes();
+        assert_eq!(self.node.served().total(), operations as u64, "no more and no less");
     }
 
     /// The errors of [`handshakes`], made by [`CLIENTS`] at once.
@@ -181,6 +197,39 @@ fn lua_chooses_the_certificate_with_a_regular_expression() {
 #[test]
 fn lua_reads_the_client_hello_with_a_regular_expression() {
     lua("ssl_client_hello_by_lua_block");
+}
+
+/// A script signs with a key of the pool in the callback that chooses the certificate: the virtual machine, which all
+/// connections of the worker share, waits inside for the answer.
+#[test]
+fn lua_signs_by_the_pool_to_choose_the_certificate() {
+    const SIGN: &str = "local ffi = require 'ffi'
+        ffi.cdef[[ void *BIO_new_mem_buf(const void *, int);
+        void *PEM_read_bio_PrivateKey(void *, void **, void *, void *);
+        void *EVP_MD_CTX_new(void); void EVP_MD_CTX_free(void *); const void *EVP_sha256(void);
+        int EVP_DigestSignInit(void *, void **, const void *, void *, void *);
+        int EVP_DigestSign(void *, unsigned char *, size_t *, const char *, size_t); ]]
+        local C, loaded = ffi.C, nil
+        function sign(stub)
+        loaded = loaded or C.PEM_read_bio_PrivateKey(C.BIO_new_mem_buf(stub, #stub), nil, nil, nil)
+        local context, buffer, len = C.EVP_MD_CTX_new(), ffi.new('unsigned char[512]'), ffi.new('size_t[1]', 512)
+        C.EVP_DigestSignInit(context, nil, C.EVP_sha256(), nil, loaded)
+        local good = C.EVP_DigestSign(context, buffer, len, 'text', 4)
+        C.EVP_MD_CTX_free(context)
+        assert(good == 1, 'no signature') end
+";
+    let Some(main) = modules(&["ndk_http_module", "ngx_http_lua_module"]) else { return };
+    let mut pool = Pool::new();
+    let _slow = pool.answers_later();
+    let stub = &pool.stub;
+    let block = format!(
+        "server_name localhost;\nssl_certificate_by_lua_block {{ sign([[{stub}]]) }}\n{}",
+        pool.lines()
+    );
+    pool.all_succeed_with(2, &main, |port| {
+        let path = "lua_package_path \"/usr/share/lua/5.1/?.lua;;\";";
+        format!("{path}\ninit_by_lua_block {{ {SIGN} }}\n{}", pool.server(port, &block))
+    });
 }
 
 /// A server whose certificate is named by a variable, `$chosen`.
@@ -403,15 +452,34 @@ fn staple(pool: &Pool) -> Vec<u8> {
     fs::read(dir.join("response.der")).expect("a response")
 }
 
+/// Where the key of the authority of generated certificates is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signer {
+    File,
+    Pool,
+}
+
 /// HAProxy makes a certificate for each name, with the key of its default certificate, which is in the pool. The
-/// callback that makes it leaves an error in the queue.
-fn generated_certificates(preload: bool) {
-    let pool = Pool::new();
+/// callback that makes it leaves an error in the queue, and holds a lock of HAProxy while it signs.
+fn generated_certificates(preload: bool, place: Signer) {
+    let mut pool = Pool::new();
+    let mut slow = None;
     let port = free_port();
     let authority = CertifiedIssuer::self_signed(authority("for generated"), key());
     let authority = authority.expect("an authority");
     let signer = pool.dir().join("signer.pem");
-    fs::write(&signer, authority.pem() + &authority.key().serialize_pem()).expect("a file");
+    let mut signing_key = authority.key().serialize_pem();
+    if place == Signer::Pool {
+        let file = pool.dir().join("signer.key");
+        fs::write(&file, &signing_key).expect("a file");
+        let file = file.to_str().expect("a path in UTF-8");
+        let import = ["key", "import", "signer", file, "--allow-all"];
+        let _ = succeed(&mut pool.node.command(&import));
+        pool.node.wait_for_store();
+        signing_key = pool.node.stub("signer");
+        slow = Some(pool.answers_later());
+    }
+    fs::write(&signer, authority.pem() + &signing_key).expect("a file");
     let mut site = pool.site();
     let own = KeyPair::from_pem(&pool.identity.key_pem).expect("the key");
     let params = CertificateParams::new(vec!["default.test".to_owned()]).expect("parameters");
@@ -425,23 +493,37 @@ fn generated_certificates(preload: bool) {
     let options = HaproxyOptions { preload, ..HaproxyOptions::asynchronous(&pool.edge, sections) };
     let mut haproxy = Haproxy::start(pool.dir(), &options, &[port]);
     let client = connector(&signer, |_| ());
+    let names = AtomicUsize::new(0);
     let failures = many(|number| {
-        let name = format!("generated-{number}.test");
+        // The pool signs for each of several clients at once, or for the first of a name.
+        let name = if slow.is_some() { names.fetch_add(1, Ordering::Relaxed) } else { number };
+        let name = format!("generated-{name}.test");
         visit(&client, &name, port, Tls::ALL[number % 2], |_| true)
     });
     assert_eq!(failures, [""; 0], "{}", haproxy.log());
     assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
-    assert_eq!(pool.node.served().total(), handshakes() as u64);
+    let certificates = if slow.is_some() { handshakes() } else { 0 };
+    assert_eq!(pool.node.served().total(), (handshakes() + certificates) as u64);
 }
 
 #[test]
 fn haproxy_generates_certificates_with_the_library() {
-    generated_certificates(true);
+    generated_certificates(true, Signer::File);
 }
 
 #[test]
 fn haproxy_generates_certificates_without_the_library() {
-    generated_certificates(false);
+    generated_certificates(false, Signer::File);
+}
+
+#[test]
+fn haproxy_generates_certificates_by_a_key_of_the_pool() {
+    generated_certificates(true, Signer::Pool);
+}
+
+#[test]
+fn haproxy_generates_certificates_by_a_key_of_the_pool_without_the_library() {
+    generated_certificates(false, Signer::Pool);
 }
 
 /// HAProxy starts its jobs itself, and the library gives them stacks.

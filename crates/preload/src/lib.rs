@@ -32,6 +32,9 @@
 //! In both servers each job runs on a stack of ours with a guard (`ffi::job`): OpenSSL's own are too small for the code
 //! of others that runs inside a handshake. Where none can be had, nginx's handshakes do not run as jobs.
 //!
+//! A job pauses only where libssl itself uses the private key. A callback of the program that uses a key of the pool
+//! blocks (`ffi::callback`): what it holds (Lua's virtual machine, a lock) must not wait for another connection.
+//!
 //! Where no pool is used, the library can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment). It
 //! can answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`). And it can have the tickets of a
 //! handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`).

@@ -195,9 +195,28 @@ pub fn is_dsa_signature(der: &[u8]) -> bool {
     positive() && positive() && body.is_empty() && outer.is_empty()
 }
 
+/// Whether a message is one DER sequence and nothing else, as what is signed in certificates, requests and lists of
+/// revocations. What TLS signs begins with 64 spaces, random bytes or a client's hello.
+#[must_use]
+pub fn is_sequence(message: &[u8]) -> bool {
+    let mut reader = DerReader::new(message);
+    reader.take(tag::SEQUENCE).is_some() && reader.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sequence_is_told_from_what_tls_signs() {
+        let long = [&[0x30, 0x82, 1, 0][..], &[5; 256]].concat();
+        assert!(is_sequence(&long));
+        assert!(is_sequence(&[0x30, 0]));
+        assert!(!is_sequence(&long[..259]), "it is cut off");
+        assert!(!is_sequence(&[&long[..], &[0]].concat()), "something follows");
+        assert!(!is_sequence(&[b' '; 130]));
+        assert!(!is_sequence(&[]));
+    }
 
     fn pss(salt_len: i32, bits: u32) -> RsaSign {
         let digest = Digest::Known(Hash::Sha256);

@@ -7,6 +7,7 @@
 //! Debian's libssl calls its own public functions through its symbol table, so all of these may also
 //! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
+mod callback;
 mod errno;
 mod fetch;
 mod generation;
@@ -83,7 +84,9 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
         host_loop::handshake_started();
     }
     // SAFETY: forwarded unchanged; `ssl` is valid by this function's contract.
-    let call = || unsafe { tickets::during(ssl, || (libssl.do_handshake)(ssl)) };
+    let handshake = || unsafe { tickets::during(ssl, || (libssl.do_handshake)(ssl)) };
+    // SAFETY: `ssl` is valid by this function's contract.
+    let call = || unsafe { callback::during(ssl, handshake) };
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
         Some(handshake) => handshake.run(&call, |result| result == 1),
@@ -110,7 +113,7 @@ pub unsafe extern "C" fn SSL_read_early_data(
         host_loop::handshake_started();
     }
     // SAFETY: forwarded unchanged.
-    let call = || unsafe { next(ssl, buffer, len, read) };
+    let call = || unsafe { callback::during(ssl, || next(ssl, buffer, len, read)) };
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
         // Once there is early data, the operation of the private key is done.

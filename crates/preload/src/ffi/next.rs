@@ -89,6 +89,7 @@ pub(super) struct Libssl {
     pub(super) free: unsafe extern "C" fn(*mut Ssl),
     /// Functions of ASYNC jobs. `None` unless libssl has all of them.
     pub(super) jobs: Option<Jobs>,
+    pub(super) state_string: Option<StateString>,
     /// Functions of tickets. `None` unless libssl has all of them.
     pub(super) tickets: Option<TicketCalls>,
 }
@@ -104,10 +105,13 @@ pub(super) struct Jobs {
     pub(super) clear_errors: unsafe extern "C" fn(),
 }
 
+/// `SSL_state_string`
+pub(super) type StateString = unsafe extern "C" fn(*const Ssl) -> *const c_char;
+
 /// Functions of libssl that joining tickets needs. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3
 /// without tickets.
 pub(super) struct TicketCalls {
-    pub(super) state_string: unsafe extern "C" fn(*const Ssl) -> *const c_char,
+    pub(super) state_string: StateString,
     pub(super) session_reused: unsafe extern "C" fn(*const Ssl) -> c_int,
     pub(super) get_num_tickets: unsafe extern "C" fn(*const Ssl) -> usize,
     pub(super) is_server: unsafe extern "C" fn(*const Ssl) -> c_int,
@@ -285,6 +289,7 @@ fn libssl_in(library: *mut c_void) -> Option<Libssl> {
         get_error: symbol!(library, c"SSL_get_error")?,
         free: symbol!(library, c"SSL_free")?,
         jobs: jobs_in(library),
+        state_string: symbol!(library, c"SSL_state_string"),
         tickets: tickets_in(library),
     })
 }

@@ -36,6 +36,13 @@ pub(super) fn given_up() -> bool {
     ask.is_some_and(|ask| unsafe { ask() } != 0)
 }
 
+/// Whether the current operation comes from a callback of the application inside a handshake, which must not pause.
+pub(super) fn in_callback() -> bool {
+    let ask = preloaded!(c"millrace_preload_in_callback": unsafe extern "C" fn() -> c_int);
+    // SAFETY: takes nothing, and answers from a thread-local.
+    ask.is_some_and(|ask| unsafe { ask() } != 0)
+}
+
 /// Tells the preload library where it counts what it spares OpenSSL. A library of another version counts what it
 /// knows of.
 pub(super) fn count_in(cells: SharedCells) {

@@ -7,12 +7,22 @@
 use millrace_operation::{Operation, Output};
 
 use super::key::{Key, Origin};
-use super::{preload, wait};
+use super::preload;
+use super::wait::AsyncJob;
 use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
 use crate::remote::{FailureKind, PoolError};
 use crate::route::PooledOperation;
 use crate::sampling::Scrutiny;
+
+/// How an operation in an `ASYNC_JOB` waits for the pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum JobWait {
+    /// The job pauses.
+    Pause,
+    /// The thread blocks: the operation is part of something that the application does with a lock held.
+    Block,
+}
 
 /// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
 /// data, which has the private part then.
@@ -25,6 +35,16 @@ use crate::sampling::Scrutiny;
 pub(crate) fn run(
     key: &Key,
     operation: Option<(Operation, Vec<u8>)>,
+    check: &dyn Fn(&[u8], Scrutiny) -> bool,
+) -> Result<Option<Output>> {
+    run_in_job(key, operation, JobWait::Pause, check)
+}
+
+/// As [`run`], with a say in how a job waits.
+pub(super) fn run_in_job(
+    key: &Key,
+    operation: Option<(Operation, Vec<u8>)>,
+    wait: JobWait,
     check: &dyn Fn(&[u8], Scrutiny) -> bool,
 ) -> Result<Option<Output>> {
     let provider = key.provider;
@@ -52,7 +72,7 @@ pub(crate) fn run(
     };
     let process = provider.process();
     let job = match provider.config.mode {
-        WaitMode::Async => wait::AsyncJob::current(provider, process),
+        WaitMode::Async if wait == JobWait::Pause => AsyncJob::current(provider, process),
         _ => None,
     };
     if job.is_some() {

@@ -26,7 +26,7 @@ use super::key::{Key, Origin};
 use super::libcrypto::Ptr;
 use super::memory::bytes;
 use super::params::{digest_in, entries, integer};
-use super::private;
+use super::private::{self, JobWait};
 use super::types::Param;
 use crate::algorithms::{AlgorithmRow, Scheme, Signature, each_signature};
 use crate::config::Verify;
@@ -88,6 +88,8 @@ struct Signing {
     takes_message: bool,
     /// Whether the application has set something that the pool does not know.
     special: bool,
+    /// Whether the message so far is one [sequence](operation_params::is_sequence). `None` before its first part.
+    sequence: Option<bool>,
 }
 
 impl DelegatedOperation for Signing {
@@ -106,6 +108,7 @@ impl DelegatedOperation for Signing {
             digest: self.digest.as_ref().map(Hasher::copy).transpose()?,
             takes_message: self.takes_message,
             special: self.special,
+            sequence: self.sequence,
         })
     }
 
@@ -167,8 +170,8 @@ impl OneShot for Signing {
             return context.sign_message(key, input);
         }
         match &mut context.state.digest {
-            Some(digest) => {
-                digest.update(input)?;
+            Some(_) => {
+                context.state.update(input)?;
                 context.sign_running(key)
             }
             None if context.state.takes_message => context.sign_message(key, input),
@@ -183,9 +186,27 @@ impl Finish for Signing {
     }
 }
 
+impl Signing {
+    /// Takes a part of a message that is signed by its digest.
+    fn update(&mut self, part: &[u8]) -> Result<()> {
+        let Some(digest) = &mut self.digest else {
+            return Ok(());
+        };
+        self.sequence = Some(self.sequence.is_none() && operation_params::is_sequence(part));
+        digest.update(part)
+    }
+}
+
+/// How a job waits for a signature. HAProxy makes certificates in a callback inside a handshake
+/// (`generate-certificates`), with a lock that handshakes of its other threads and jobs wait for.
+fn job_wait(is_sequence: bool) -> JobWait {
+    if is_sequence { JobWait::Block } else { JobWait::Pause }
+}
+
 impl Context {
     /// Starts a digest in the provider if the inner context does not sign and the pool knows the digest.
     fn start_message(&mut self) -> Result<()> {
+        self.state.sequence = None;
         let signs_digests = matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa);
         let Some(key) = self.taken().filter(|_| signs_digests) else {
             return Ok(());
@@ -253,7 +274,7 @@ impl Context {
             Scheme::Rsa => {
                 let settings = self.rsa_settings(key)?;
                 let request = operation_params::rsa_sign(&settings, digest);
-                private::run(key, request, &|output, _| {
+                private::run_in_job(key, request, self.job_wait(), &|output, _| {
                     self.rsa_verifies(key, &settings, output, digest)
                 })
             }
@@ -269,6 +290,10 @@ impl Context {
         }
     }
 
+    fn job_wait(&self) -> JobWait {
+        job_wait(self.state.sequence == Some(true))
+    }
+
     /// Signs a digest by DSA or ECDSA.
     fn sign_dsa(
         &self,
@@ -278,7 +303,7 @@ impl Context {
     ) -> Result<Option<Output>> {
         let request = operation_params::dsa_hash(self.digest_set(), digest)
             .map(|hash| (operation(hash), digest.to_vec()));
-        private::run(key, request, &|output, scrutiny| {
+        private::run_in_job(key, request, self.job_wait(), &|output, scrutiny| {
             operation_params::is_dsa_signature(output)
                 && (!self.is_verified(key, output, scrutiny)
                     || self.digest_verifies(key, &[Param::END], output, digest))
@@ -304,7 +329,8 @@ impl Context {
         if self.state.special || message.len() > MAX_INPUT_LEN {
             return private::run(key, None, &|_, _| false);
         }
-        private::run(key, Some((operation, message.to_vec())), &|output, scrutiny| {
+        let wait = job_wait(operation_params::is_sequence(message));
+        private::run_in_job(key, Some((operation, message.to_vec())), wait, &|output, scrutiny| {
             output.len() == len
                 && (!self.is_verified(key, output, scrutiny)
                     || self.message_verifies(key, output, message))
@@ -484,10 +510,8 @@ unsafe extern "C" fn update_signed<const ID: i32>(
     len: usize,
 ) -> c_int {
     let entry = |context: &mut Context| {
-        if let Some(digest) = &mut context.state.digest {
-            // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
-            digest.update(unsafe { bytes(data, len) })?;
-        }
+        // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
+        context.state.update(unsafe { bytes(data, len) })?;
         if !context.inner_hashes() {
             return Ok(1);
         }

@@ -126,6 +126,9 @@ pub(crate) struct AsyncJob {
 impl AsyncJob {
     /// The current job, if the thread is in one and it can be paused.
     pub(crate) fn current(provider: &Provider, process: &ProcessState) -> Option<Self> {
+        if preload::in_callback() {
+            return None;
+        }
         let lib = provider.lib;
         // SAFETY: takes nothing.
         let job = unsafe { lib.ASYNC_get_current_job?() };
