@@ -49,7 +49,7 @@ NEEDS=(
     "/usr/lib/postgresql postgresql"
     "/usr/lib/$(uname -m)-linux-gnu/libisal.so.2 libisal2"
     "/usr/include/zlib.h zlib1g-dev"
-    "prove perl"
+    "perl perl"
     "valgrind valgrind"
     "objdump binutils"
     "$@"

@@ -54,11 +54,17 @@ impl Page {
 /// If there is no connection.
 #[must_use]
 pub fn ask(port: u16, path: &str) -> TcpStream {
+    send(
+        port,
+        &format!(
+            "GET {path} HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+        ),
+    )
+}
+
+fn send(port: u16, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a connection");
     stream.set_read_timeout(Some(SILENCE)).expect("a socket");
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
-    );
     stream.write_all(request.as_bytes()).expect("a request");
     stream
 }
@@ -69,9 +75,37 @@ pub fn ask(port: u16, path: &str) -> TcpStream {
 /// If there is no whole answer.
 #[must_use]
 pub fn get(port: u16, path: &str) -> Page {
+    whole(ask(port, path))
+}
+
+/// The answer to a request after which the connection is closed. One to HEAD is a head alone.
+///
+/// # Panics
+/// If there is no whole answer.
+#[must_use]
+pub fn answer(port: u16, request: &str) -> Page {
+    let stream = send(port, request);
+    if !request.starts_with("HEAD ") {
+        return whole(stream);
+    }
+    let answer = read(stream);
+    assert!(answer.ends_with(b"\r\n\r\n"), "a body behind an answer to HEAD");
+    Page { head: head(&answer), body: Vec::new() }
+}
+
+fn whole(stream: TcpStream) -> Page {
+    page(&read(stream))
+}
+
+fn read(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    ask(port, path).read_to_end(&mut answer).expect("an answer");
-    page(&answer)
+    stream.read_to_end(&mut answer).expect("an answer");
+    answer
+}
+
+fn head(answer: &[u8]) -> String {
+    let end = memchr::memmem::find(answer, b"\r\n\r\n").expect("the end of the head") + 4;
+    String::from_utf8_lossy(&answer[..end]).to_lowercase()
 }
 
 /// Takes a whole answer apart.
@@ -80,9 +114,9 @@ pub fn get(port: u16, path: &str) -> Page {
 /// If it is none.
 #[must_use]
 pub fn page(answer: &[u8]) -> Page {
-    let end = memchr::memmem::find(answer, b"\r\n\r\n").expect("the end of the head") + 4;
-    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
-    let body = &answer[end..];
+    let head = head(answer);
+    let body =
+        &answer[memchr::memmem::find(answer, b"\r\n\r\n").expect("the end of the head") + 4..];
     let body = if head.contains("\r\ntransfer-encoding: chunked\r\n") {
         unchunked(body)
     } else {
