@@ -14,7 +14,7 @@ use millrace_tests::edge::EdgeOptions;
 use millrace_tests::openssl::{Pooled, SIGN_BY_NAME, plain, text};
 use millrace_tests::pki::KeyKind;
 use millrace_tests::process::{run, succeed, text_of};
-use millrace_tests::release;
+use millrace_tests::{release, wait};
 
 #[test]
 fn provider_is_listed_as_active() {
@@ -103,10 +103,62 @@ fn key_of_the_pool_is_not_exported() {
     let output = run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub)]));
     let said = text_of(&output);
     assert!(!said.contains("BEGIN PRIVATE KEY") && !said.contains("BEGIN RSA PRIVATE"), "{said}");
+    assert!(said.contains("-text_pub"), "what can be printed is named: {said}");
+    let printed =
+        succeed(&mut edge.openssl(&["pkey", "-in", text(&setup.stub), "-noout", "-text_pub"]));
+    assert!(printed.contains("Public-Key: (2048 bit)"), "{printed}");
     let public = succeed(&mut edge.openssl(&["pkey", "-in", text(&setup.stub), "-pubout"]));
     let expected = fs::read_to_string(setup.public_key()).expect("public key");
     assert!(public.contains(expected.trim()), "{public}");
     assert_eq!(setup.node.served().total(), 0);
+}
+
+/// A server that takes a stub at run time (HAProxy's `commit ssl cert`) does not use its key before the first handshake.
+#[test]
+fn check_of_a_stub_asks_the_pool_for_the_private_half() {
+    let mut setup = Pooled::start(KeyKind::Rsa2048);
+    let edge =
+        setup.edge(|options| options.with("deadline_ms", "1000").with("fallback_after_ms", "1000"));
+    let check = |what: &str| {
+        text_of(&run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub), "-noout", what])))
+    };
+    assert!(check("-check").contains("Key is valid"), "{}", check("-check"));
+    setup.node.remove("www");
+    wait::until("the node has forgotten the key", || check("-check").contains("Key is invalid"));
+    let said = check("-check");
+    assert!(said.contains("unusable key"), "{said}");
+    assert!(check("-pubcheck").contains("Key is valid"), "the public half is in the stub");
+    setup.node.kill();
+    let said = check("-check");
+    assert!(said.contains("Key is invalid") && said.contains("the pool did not do"), "{said}");
+}
+
+/// `openssl cms` clears the error stack, so that nobody learns why a decryption failed; `openssl spkac` prints none.
+#[test]
+fn log_has_the_reason_that_a_program_drops() {
+    let setup = Pooled::start(KeyKind::Rsa2048);
+    let edge = setup.edge(|options| options);
+    let stub = text(&setup.stub);
+    let message = setup.file("message", b"a message");
+    let sealed = setup.world.dir().join("sealed");
+    let encrypt = |options: &[&str]| {
+        let mut command = plain(&["cms", "-encrypt", "-in", text(&message), "-out", text(&sealed)]);
+        command.arg("-recip").arg(&setup.identity.certificate_file).args(options);
+        let _ = succeed(&mut command);
+    };
+    let opens = ["cms", "-decrypt", "-in", text(&sealed), "-inkey", stub];
+    encrypt(&[]);
+    let denied = "the pool does not allow rsa-pkcs1-decrypt with this key";
+    let said = text_of(&run(edge.openssl(&opens).env("MILLRACE_LOG", "1")));
+    assert!(said.contains(denied) && said.contains("the policy of the key"), "{said}");
+    let said = text_of(&run(edge.openssl(&opens).arg("-debug_decrypt")));
+    assert!(said.contains(denied), "the error stack has it: {said}");
+    encrypt(&["-keyopt", "rsa_padding_mode:oaep"]);
+    assert_eq!(succeed(&mut edge.openssl(&opens)), "a message");
+    let said = text_of(&run(edge.openssl(&["spkac", "-key", stub]).env("MILLRACE_LOG", "1")));
+    assert!(said.contains("does not sign with this digest"), "{said}");
+    let said = succeed(&mut edge.openssl(&["spkac", "-key", stub, "-digest", "sha256"]));
+    assert!(said.contains("SPKAC="), "{said}");
 }
 
 /// Listed first and preferred, the provider must not change algorithms that it does not accelerate: random

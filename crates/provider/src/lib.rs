@@ -68,7 +68,8 @@
 //! - A key agreement with a key derivation function in the same call is done locally.
 //! - On musl, which has no `ASYNC_JOB`, operations block.
 //!
-//! With `MILLRACE_LOG` in the environment each operation that the pool did not do writes a line to standard error.
+//! With `MILLRACE_LOG` in the environment each operation that the pool did not do, and each error of this provider,
+//! writes a line to standard error.
 
 pub mod algorithms;
 pub mod breaker;

@@ -188,6 +188,25 @@ pub fn connect(config: PoolConfig) -> Arc<dyn Pool> {
     Arc::new(Client(ClientPool::new(config)))
 }
 
+/// Opens the version of a pooled key that has this public half. Blocks.
+///
+/// # Errors
+/// As [`Pool::open`]; also where the pool has another version only.
+pub fn open_version(
+    pool: &dyn Pool,
+    name: &str,
+    spki: &[u8],
+    deadline: Instant,
+) -> Result<Arc<dyn Remote>, PoolError> {
+    let remote = pool.open(name, Some(spki), deadline)?;
+    if remote.info().spki == spki {
+        return Ok(remote);
+    }
+    let text = "the pool has a newer version of this key and serves that of this stub no more: \
+                make the stub again (millrace key stub NAME)";
+    Err(PoolError::new(FailureKind::Refused, text))
+}
+
 struct Client(ClientPool);
 
 struct ClientKey {

@@ -16,6 +16,7 @@ use super::ids;
 use super::inner::{self, InnerAlgorithm, call, key_functions, succeeded};
 use super::key::{InnerKeyData, Key, Origin};
 use super::libcrypto::Ptr;
+use super::private;
 use super::state::{Provider, guard};
 use super::types::{Callback, Param};
 use crate::algorithms::{KeyType, each_key_type};
@@ -261,12 +262,16 @@ unsafe extern "C" fn validate<const ID: i32>(
     kind: c_int,
 ) -> c_int {
     let entry = |key: &Key| {
-        let selection = held(key, selection);
+        let here = held(key, selection);
         // SAFETY: `keymgmt_validate` takes live key data, any selection and any kind of check.
-        unsafe {
+        let status = unsafe {
             call!(key.functions(), ID,
-                fn(key.inner() => Ptr, selection => c_int, kind => c_int) -> c_int)
+                fn(key.inner() => Ptr, here => c_int, kind => c_int) -> c_int)
+        }?;
+        if status == 1 && here != selection {
+            private::check(key)?;
         }
+        Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
     unsafe { with_object(object, entry) }
@@ -327,7 +332,8 @@ unsafe extern "C" fn export<const ID: i32>(
 ) -> c_int {
     let entry = |key: &Key| {
         if held(key, selection) != selection {
-            let text = "the private key is held by the pool and cannot be exported";
+            let text = "the private key is held by the pool and cannot be exported; its public half can: \
+                        openssl pkey -pubout, -text_pub";
             return Err(Error::new(Reason::KeyStays, text));
         }
         // SAFETY: `keymgmt_export` takes live key data; the other arguments are libcrypto's.

@@ -4,6 +4,8 @@
 //! A private operation: by the pool for a pooled key, by AWS-LC for a key that signs locally, or back to the caller,
 //! whose OpenSSL does it.
 
+use std::time::Instant;
+
 use millrace_operation::{Operation, Output};
 
 use super::key::{Key, Origin};
@@ -11,7 +13,7 @@ use super::preload;
 use super::wait::AsyncJob;
 use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
-use crate::remote::{FailureKind, PoolError};
+use crate::remote::{self, FailureKind, PoolError};
 use crate::route::PooledOperation;
 use crate::sampling::Scrutiny;
 
@@ -88,12 +90,34 @@ pub(super) fn run_in_job(
     };
     match request.perform(&operation, &input, || key.source(), check) {
         Ok(output) => Ok(Some(output)),
-        Err(error) => {
+        Err(error) if local && error.kind != FailureKind::Abandoned => {
             provider.log(&format!("{}: {error}", operation.kind()));
-            if local && error.kind != FailureKind::Abandoned {
-                return Ok(None);
-            }
-            Err(failed(&operation, &error))
+            Ok(None)
+        }
+        Err(error) => Err(failed(&operation, &error)),
+    }
+}
+
+/// Whether the pool has the private half of a key that only the pool can have. The connection is closed before this
+/// returns, so that a server which forks workers afterwards does not fork it.
+///
+/// # Errors
+/// It does not, or did not answer.
+pub(crate) fn check(key: &Key) -> Result<()> {
+    refuse_unpooled(key)?;
+    let identity = key.identity()?;
+    let name = identity.name.as_deref().unwrap_or("");
+    let config = key.provider.config;
+    let pool = remote::connect(config.pool());
+    let deadline = Instant::now() + config.deadline;
+    match remote::open_version(pool.as_ref(), name, &identity.spki, deadline) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let reason = match error.kind {
+                FailureKind::Refused => Reason::Key,
+                _ => Reason::Pool,
+            };
+            Err(Error::new(reason, format!("key {name} of the pool: {error}")))
         }
     }
 }

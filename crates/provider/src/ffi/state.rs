@@ -220,6 +220,10 @@ pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> R
     match catch_unwind(AssertUnwindSafe(entry)) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
+            // Some programs drop what is on the error stack (`openssl cms -decrypt` on purpose, `openssl spkac`).
+            if !error.silent {
+                provider.log(&error.text);
+            }
             provider.core.raise(&error);
             failed
         }
