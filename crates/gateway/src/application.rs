@@ -27,6 +27,8 @@ pub enum Application {
     Stunnel,
     /// OpenVPN, server or client
     Openvpn,
+    /// Dovecot, IMAP and others
+    Dovecot,
     /// curl with a client certificate
     Curl,
 }

@@ -70,6 +70,7 @@ pub fn plan(application: Application, settings: &LocalSettings) -> Option<Recipe
         | Application::Lighttpd
         | Application::Stunnel
         | Application::Openvpn
+        | Application::Dovecot
         | Application::Curl => None,
     }
 }

@@ -65,6 +65,7 @@ impl Application {
             Self::Lighttpd => servers::LIGHTTPD.plan(settings),
             Self::Stunnel => servers::STUNNEL.plan(settings),
             Self::Openvpn => servers::openvpn(settings),
+            Self::Dovecot => servers::DOVECOT.plan(settings),
             Self::Curl => clients::curl(settings),
         }
     }
@@ -97,6 +98,17 @@ mod tests {
                     assert!(text.contains("unix:/run/millrace/node.sock"), "{application}");
                 }
             }
+        }
+    }
+
+    /// Its login processes get no environment from the service, and a root without the node's socket.
+    #[test]
+    fn dovecot_passes_the_configuration_to_its_login_processes() {
+        let text = Application::Dovecot.plan(&settings(&["unix:/run/x.sock"])).text();
+        let imported =
+            "import_environment = $import_environment OPENSSL_CONF=/etc/millrace/openssl.cnf";
+        for line in [imported, "ssl_key = </etc/dovecot/private/www.key", "  chroot ="] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
     }
 

@@ -77,6 +77,18 @@ const OPENVPN: BlockingServer = BlockingServer {
     test: None,
 };
 
+/// Dovecot: a login process per connection, or one for many (`service_count = 0`), which wait together.
+pub(super) const DOVECOT: BlockingServer = BlockingServer {
+    application: Application::Dovecot,
+    unit: "dovecot",
+    user: "dovenull",
+    key: "/etc/dovecot/private/{key}.key",
+    path: "/etc/dovecot/local.conf",
+    contents: include_str!("../../templates/dovecot.conf"),
+    marker: "ssl_key",
+    test: Some(("doveconf -n", "doveconf", &["-n"])),
+};
+
 impl BlockingServer {
     pub(super) fn plan(&self, settings: &RecipeSettings) -> RecipePlan {
         let fill = |text: &str| text.replace("{key}", &settings.key);
