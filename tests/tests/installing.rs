@@ -140,6 +140,17 @@ fn every_installed_file_is_known_and_uninstall_removes_each() {
         assert!(read(unit).contains("ExecStart=/usr/local/bin/millrace "), "{unit}");
     }
 
+    // The symbols would be most of the bytes.
+    let is_elf = |path: &PathBuf| fs::read(path).expect("a file").starts_with(b"\x7fELF");
+    let built: Vec<PathBuf> =
+        installed.iter().map(|path| root.join(&path[1..])).filter(is_elf).collect();
+    assert!(built.len() >= 4, "{built:?}");
+    for path in built {
+        let mut sections = Command::new(process::program("readelf"));
+        let listed = process::succeed(sections.arg("-SW").arg(&path));
+        assert!(!listed.contains(".symtab"), "{}: {listed}", path.display());
+    }
+
     script("uninstall.sh", root);
     assert!(files(root).is_empty(), "uninstall leaves {:?}", files(root));
 }

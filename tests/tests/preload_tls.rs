@@ -204,6 +204,26 @@ fn certificates_named_by_a_variable_are_served() {
     }
 }
 
+/// nginx ends the text of a variable with a NUL, and a variable seldom ends with a line end.
+#[test]
+fn stubs_in_a_variable_without_a_final_line_end_are_served() {
+    let pool = Pool::new();
+    let site = pool.site("www", KeyKind::Rsa2048);
+    let certificate = pool.dir().join("www.crt");
+    fs::write(&certificate, &site.certificate_pem).expect("a certificate");
+    let port = free_port();
+    let http = format!(
+        "map $ssl_server_name $key {{ default \"{}\"; }}\n\
+         server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {}; ssl_certificate_key data:$key; return 200 x; }}",
+        site.key_pem.trim_end(),
+        certificate.display()
+    );
+    let _nginx = pool.nginx(http, &[port]);
+    let said = pool.s_client(port, &["-servername", "localhost"]);
+    assert!(said.contains("200 OK"), "{said}");
+    assert_eq!(pool.served(), 1);
+}
+
 fn make_readable(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("permissions");
