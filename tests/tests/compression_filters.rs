@@ -152,7 +152,7 @@ impl Case {
         request + "\r\n"
     }
 
-    /// What of an answer is not as documented.
+    /// Differences between an answer and what is documented.
     fn faults(&self, page: &Page) -> Vec<String> {
         let Page { head, .. } = page;
         let mut found = Vec::new();

@@ -113,7 +113,8 @@ fn key_of_the_pool_is_not_exported() {
     assert_eq!(setup.node.served().total(), 0);
 }
 
-/// A server that takes a stub at run time (HAProxy's `commit ssl cert`) does not use its key before the first handshake.
+/// A server that takes a stub at run time (HAProxy's `commit ssl cert`) does not use its key before the first
+/// handshake.
 #[test]
 fn check_of_a_stub_asks_the_pool_for_the_private_half() {
     let mut setup = Pooled::start(KeyKind::Rsa2048);
@@ -133,7 +134,7 @@ fn check_of_a_stub_asks_the_pool_for_the_private_half() {
     assert!(said.contains("Key is invalid") && said.contains("the pool did not do"), "{said}");
 }
 
-/// `openssl cms` clears the error stack, so that nobody learns why a decryption failed; `openssl spkac` prints none.
+/// `openssl cms` clears the error stack, so that no user learns why a decryption failed; `openssl spkac` prints none.
 #[test]
 fn log_has_the_reason_that_a_program_drops() {
     let setup = Pooled::start(KeyKind::Rsa2048);
