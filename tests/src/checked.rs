@@ -15,7 +15,7 @@ use crate::is_root;
 use crate::nginx::{Nginx, NginxOptions, certificate_lines};
 use crate::node::Node;
 use crate::pki::{Identity, KeyKind};
-use crate::process::{children, free_port, run, text_of};
+use crate::process::{children, free_port, listens, run, text_of};
 use crate::wait;
 use crate::world::World;
 
@@ -86,6 +86,23 @@ impl Setup {
         workers: usize,
         preload: bool,
     ) -> Nginx {
+        let nginx = self.nginx_by(&[], port, site, edge, workers, preload);
+        wait::until("nginx listens", || listens(port));
+        nginx
+    }
+
+    /// An nginx whose workers have dropped root, started by a program with its arguments. Whether it listens is not
+    /// waited for: it may do so in another network.
+    #[must_use]
+    pub fn nginx_by(
+        &self,
+        launcher: &[&str],
+        port: u16,
+        site: &Site,
+        edge: Option<&Edge>,
+        workers: usize,
+        preload: bool,
+    ) -> Nginx {
         let server = format!(
             "server {{ listen 127.0.0.1:{port} ssl; server_name localhost;\n{}\
              location / {{ return 200 ok; }} }}",
@@ -102,8 +119,9 @@ impl Setup {
             http: server,
             stream: String::new(),
             environment: Vec::new(),
+            launcher: launcher.iter().map(|word| (*word).to_owned()).collect(),
         };
-        let nginx = Nginx::start(self.world.dir(), &options, &[port]);
+        let nginx = Nginx::start(self.world.dir(), &options, &[]);
         wait::until("the workers have dropped root", || {
             let found = nginx.workers();
             found.len() == workers && found.into_iter().all(has_settled)

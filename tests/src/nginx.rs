@@ -42,6 +42,8 @@ pub struct NginxOptions {
     pub stream: String,
     /// Further variables of its environment.
     pub environment: Vec<(&'static str, String)>,
+    /// A program with its arguments that starts nginx: without words nginx is started directly.
+    pub launcher: Vec<String>,
 }
 
 impl NginxOptions {
@@ -59,6 +61,7 @@ impl NginxOptions {
             http,
             stream: String::new(),
             environment: Vec::new(),
+            launcher: Vec::new(),
         }
     }
 }
@@ -114,6 +117,7 @@ impl Nginx {
             command.env("LD_PRELOAD", library.unwrap_or_else(|| &artifacts().preload));
         }
         command.envs(options.environment.iter().cloned());
+        let command = process::under(&options.launcher, &command);
         let mut process = Process::start("nginx", command, &dir.join("output.log"));
         let all_listen = || ports.iter().all(|port| listens(*port));
         let mut daemon = None;

@@ -87,6 +87,7 @@ fn options(library: bool, pages: &Path, port: u16, locations: &str) -> NginxOpti
         http,
         stream: String::new(),
         environment: Vec::new(),
+        launcher: Vec::new(),
     }
 }
 

@@ -62,6 +62,7 @@ impl Site {
             ),
             stream: String::new(),
             environment,
+            launcher: Vec::new(),
         };
         let nginx = Nginx::start(dir.path(), &options, &[port]);
         Ok(Self { nginx, port, machine, _dir: dir })

@@ -148,6 +148,7 @@ fn haproxy_has_nothing_to_take_over() {
         ),
         stream: String::new(),
         environment: Vec::new(),
+        launcher: Vec::new(),
     };
     options.main.push('\n');
     let _nginx = Nginx::start(dir.path(), &options, &[origin]);

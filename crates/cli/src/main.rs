@@ -46,6 +46,7 @@ mod processes;
 mod progress;
 mod samples;
 mod screen;
+mod server_place;
 mod service_manager;
 mod settings;
 mod terminal;

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
@@ -21,6 +22,7 @@ use thiserror::Error;
 
 use crate::buffer::OutBuffer;
 use crate::config::{Endpoint, TlsConfig};
+use crate::refused::{self, Refused};
 use crate::tls::{self, TlsFailure, TlsSetupError};
 use crate::trust;
 
@@ -29,6 +31,8 @@ use crate::trust;
 pub(crate) enum LinkError {
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error(transparent)]
+    Refused(Refused),
     #[error("the node closed the connection")]
     Closed,
     #[error("`{host}` does not resolve: {error}")]
@@ -58,7 +62,7 @@ impl NodeSocket {
     /// Starts a connection. Only the resolution of a name may block.
     pub(crate) fn connect(endpoint: &Endpoint, attempt: usize) -> Result<Self, LinkError> {
         match endpoint {
-            Endpoint::Unix(path) => Ok(connect_unix(endpoint, path)?),
+            Endpoint::Unix(path) => connect_unix(endpoint, path),
             Endpoint::Tcp { host, port, tls } => connect_tcp(host, *port, tls, attempt),
         }
     }
@@ -223,17 +227,24 @@ impl Write for Socket<'_> {
     }
 }
 
-fn stream(family: AddressFamily) -> io::Result<OwnedFd> {
+fn stream(family: AddressFamily, name: &str) -> Result<OwnedFd, LinkError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(family, SocketType::STREAM, flags, None)?)
+    socket_with(family, SocketType::STREAM, flags, None)
+        .map_err(|error| explained(refused::socket(name, error), error))
 }
 
-fn connect_unix(endpoint: &Endpoint, path: &Path) -> io::Result<NodeSocket> {
+/// The error with its cause, if that is known.
+fn explained(refused: Option<Refused>, error: Errno) -> LinkError {
+    refused.map_or_else(|| LinkError::Io(error.into()), LinkError::Refused)
+}
+
+fn connect_unix(endpoint: &Endpoint, path: &Path) -> Result<NodeSocket, LinkError> {
     trust::check_way(path)
         .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
-    let fd = stream(AddressFamily::UNIX)?;
+    let fd = stream(AddressFamily::UNIX, "AF_UNIX")?;
     // A full backlog is an error here (`EAGAIN`), not a wait: the next attempt comes soon.
-    connect(&fd, &SocketAddrUnix::new(path)?)?;
+    let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+    connect(&fd, &address).map_err(|error| explained(refused::unix(path, error), error))?;
     let distrust = trust::objection(&fd, path).map(|why| format!("{endpoint}: {why}"));
     Ok(NodeSocket { fd, tls: None, connecting: false, blocked: false, distrust })
 }
@@ -272,14 +283,16 @@ fn resolve(host: &str, port: u16, attempt: usize) -> Result<SocketAddr, LinkErro
     Ok(addresses[attempt % addresses.len()])
 }
 
-fn start_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let fd = stream(family)?;
-    sockopt::set_tcp_nodelay(&fd, true)?;
+fn start_tcp(address: SocketAddr) -> Result<OwnedFd, LinkError> {
+    let fd = match address {
+        SocketAddr::V4(_) => stream(AddressFamily::INET, "AF_INET"),
+        SocketAddr::V6(_) => stream(AddressFamily::INET6, "AF_INET6"),
+    }?;
+    sockopt::set_tcp_nodelay(&fd, true).map_err(io::Error::from)?;
     // Detects peers that vanished while nothing was in flight.
-    sockopt::set_socket_keepalive(&fd, true)?;
+    sockopt::set_socket_keepalive(&fd, true).map_err(io::Error::from)?;
     match connect(&fd, &address) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
-        Err(error) => Err(error.into()),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(error) => Err(explained(refused::tcp(error), error)),
     }
 }

@@ -74,6 +74,9 @@ pub enum ProbeError {
     /// There is no connection.
     #[error("{0}")]
     Connect(io::Error),
+    /// Something forbids this process a step on the way. The message names it.
+    #[error("{0}")]
+    Forbidden(String),
     /// The node did not answer in time.
     #[error("no answer within {} s", .0.as_secs())]
     Silent(Duration),
@@ -254,6 +257,10 @@ impl Conversation {
 fn link_error(error: LinkError) -> ProbeError {
     match error {
         LinkError::Io(error) => ProbeError::Connect(error),
+        LinkError::Refused(refused) if refused.is_forbidden => {
+            ProbeError::Forbidden(refused.to_string())
+        }
+        LinkError::Refused(refused) => ProbeError::Connect(refused.error),
         LinkError::Closed => ProbeError::Closed,
         LinkError::Unresolved { .. } | LinkError::NoAddress(_) => {
             ProbeError::Unresolved(error.to_string())

@@ -13,6 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::maps::{self, MappedFile};
 use crate::{OpenError, ReadResult, Root, Unavailable};
 
@@ -117,7 +119,7 @@ pub struct Process {
 }
 
 /// The credentials of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// Effective user id.
     pub uid: u32,
@@ -212,6 +214,13 @@ impl Proc {
     pub fn soft_limit(&self, pid: u32, name: &str) -> Option<u64> {
         let limits = self.root.lossy_text(&format!("{pid}/limits"), MAX_SMALL).ok()?;
         soft_limit(&limits, name)?.parse().ok()
+    }
+
+    /// The number in a line of a process's `status`; `None` if there is no such line.
+    #[must_use]
+    pub fn status_number(&self, pid: u32, name: &str) -> Option<u64> {
+        let status = self.root.lossy_text(&format!("{pid}/status"), MAX_SMALL).ok()?;
+        field(&status, name)?.parse().ok()
     }
 
     /// The time since a process was started, to a hundredth of a second.
@@ -385,6 +394,10 @@ mod tests {
         assert_eq!(proc.variable(42, "OPENSSL_CONF").expect("readable"), Some("/x.cnf".to_owned()));
         assert_eq!(proc.variable(42, "B").expect("readable"), None);
         assert_eq!(proc.soft_limit(42, "Max open files"), Some(1024));
+        assert_eq!(
+            (proc.status_number(42, "PPid"), proc.status_number(42, "State")),
+            (Some(7), None)
+        );
         fs::write(one.join("environ"), "-c /x=y\0\0\0\0").expect("file");
         assert!(proc.variable(42, "A").is_err(), "overwritten");
         assert!(proc.process(43).is_none());

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use millrace_client::HostLoop;
+use millrace_client::{HostLoop, describe_start};
 use millrace_operation::PrivateKey;
 use millrace_operation::sync::lock;
 
@@ -195,7 +195,7 @@ impl ProcessState {
         if let Err(error) = started {
             return Err(PoolError::new(
                 FailureKind::Busy,
-                format!("no thread to open the key: {error}"),
+                format!("no thread to open the key: {}", describe_start(&error)),
             )
             .unasked());
         }

@@ -31,6 +31,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/backends/src/software/mod.rs", "sys/"),
     ("crates/bench/src/libcrypto/mod.rs", "sys.rs"),
     ("crates/cli/src/placement/mod.rs", "sys.rs"),
+    ("crates/cli/src/server_place/mod.rs", "sys.rs"),
     ("crates/virtio/src/primitives/mod.rs", "sys/"),
     (
         "crates/client/tests/process.rs",

@@ -5,36 +5,31 @@
 //! process takes that place, because it cannot be left again.
 
 use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use anyhow::{Context, Result};
 use millrace_client::{
     EdgeCounter, EdgeReport, Endpoint, KeyRefusal, KeySelector, ProbeError, ProbeRequest, Probed,
-    TlsConfig, TlsFault, probe,
+    TlsConfig, TlsFault, describe_start, probe,
 };
 use millrace_gateway::check::pool::{
-    CertificateFacts, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer, NodeFault,
+    Asked, CertificateFacts, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer, NodeFault,
     NodeReport, PoolNode, PoolStatus, ProcessContext, Question,
 };
 use millrace_gateway::check::{ConfiguredPool, user_named};
 use millrace_hostfs::Root;
 use millrace_hostfs::child::{self, ChildLimits};
 use millrace_hostfs::process::User;
-use rustix::fs::{Gid, Uid};
-use rustix::process::geteuid;
-use rustix::thread::{
-    LinkNameSpaceType, move_into_link_name_space, set_thread_groups, set_thread_res_gid,
-    set_thread_res_uid,
-};
+use rustix::process::{Signal, geteuid};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Failure, fail};
 use crate::output::{self, Table, joined, or};
+use crate::server_place::{self, Taken};
 
 /// A node answers in milliseconds. The bound is for a heavily loaded machine.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,37 +40,36 @@ const CHILD: ChildLimits = ChildLimits { time: Duration::from_secs(30), output_b
 /// The input of the child.
 #[derive(Serialize, Deserialize)]
 struct Order {
-    pid: Option<u32>,
-    root: PathBuf,
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
+    place: ProcessContext,
     question: Question,
 }
 
 /// Asks every node as a process at this place would; `None` if this user may not take that place.
-pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>> {
+pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Asked> {
     let own = geteuid();
-    if !own.is_root() {
-        let is_own_place = own.as_raw() == place.user.uid && is_own_root(&place.root);
-        return is_own_place.then(|| ask(question));
+    let is_own_place = own.as_raw() == place.user.uid && server_place::is_own_root(&place.root);
+    if !own.is_root() && !is_own_place {
+        return None;
     }
-    let User { uid, gid, groups } = place.user.clone();
-    let order = Order {
-        pid: place.pid,
-        root: place.root.clone(),
-        uid,
-        gid,
-        groups,
-        question: question.clone(),
-    };
+    let order = Order { place: place.clone(), question: question.clone() };
     let order = serde_json::to_vec(&order).ok()?;
     // Also after an upgrade that replaced the file.
     let mut command = Command::new("/proc/self/exe");
     command.args(["gateway", "ask"]);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let output = child::run(&mut command, &order, CHILD).ok()?;
+    if output.status.signal() == Some(Signal::SYS.as_raw()) {
+        return Some(ended_by_filter(question));
+    }
     serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+}
+
+/// The answers where a filter ended the process that asked.
+fn ended_by_filter(question: &Question) -> Asked {
+    let error = "a filter of system calls ends a process that asks a node from there (SIGSYS)";
+    let fault = NodeFault { kind: FaultKind::Forbidden, error: error.to_owned() };
+    let one = |node: &String| NodeAnswer { node: node.clone(), answer: Err(fault.clone()) };
+    Asked { answers: question.nodes.iter().map(one).collect(), ..Asked::default() }
 }
 
 /// `millrace status --gateway`.
@@ -103,13 +97,13 @@ pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> 
         None => own,
     };
     let uid = user.uid;
-    let place = ProcessContext { pid: None, root: PathBuf::from("/"), user };
-    let answers = ask_from(&place, &pool.question)
+    let place = ProcessContext { pid: None, root: PathBuf::from("/"), user, is_confined: false };
+    let asked = ask_from(&place, &pool.question)
         .ok_or_else(|| fail(Failure::Failed, format!("only root can ask as user {uid}")))?;
     let status = PoolStatus {
         config: file.display().to_string(),
         uid,
-        nodes: answers.into_iter().map(PoolNode::from).collect(),
+        nodes: asked.answers.into_iter().map(PoolNode::from).collect(),
     };
     if json {
         output::print_json(&status)?;
@@ -188,48 +182,30 @@ pub(super) fn serve_order() -> Result<()> {
     let mut text = Vec::new();
     io::stdin().take(CHILD.output_bytes as u64).read_to_end(&mut text)?;
     let order: Order = serde_json::from_slice(&text).context("no valid order on standard input")?;
-    take_place(&order).context("taking the place of the worker")?;
-    output::print_json(&ask(&order.question))
+    let taken = server_place::take(&order.place).context("taking the place of the worker")?;
+    output::print_json(&ask(&order.question, taken))
 }
 
-fn take_place(order: &Order) -> io::Result<()> {
-    if let Some(pid) = order.pid {
-        let network = PathBuf::from(format!("/proc/{pid}/ns/net"));
-        if fs::read_link(&network)? != fs::read_link("/proc/self/ns/net")? {
-            let file = fs::File::open(&network)?;
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-        }
-    }
-    if !is_own_root(&order.root) {
-        rustix::process::chroot(&order.root)?;
-        env::set_current_dir("/")?;
-    }
-    let groups: Vec<Gid> = order.groups.iter().map(|id| Gid::from_raw(*id)).collect();
-    let uid = Uid::from_raw(order.uid);
-    let gid = Gid::from_raw(order.gid);
-    if geteuid() == uid {
-        return Ok(());
-    }
-    // This thread is the only one; those that it starts inherit its user.
-    set_thread_groups(&groups)?;
-    set_thread_res_gid(gid, gid, gid)?;
-    set_thread_res_uid(uid, uid, uid)?;
-    Ok(())
-}
-
-fn is_own_root(root: &Path) -> bool {
-    let id = |path: &Path| fs::metadata(path).map(|data| (data.dev(), data.ino()));
-    matches!((id(root), id(Path::new("/"))), (Ok(one), Ok(other)) if one == other)
-}
-
-/// Asks every node, all at the same time. Answers are in the order of the nodes.
-pub(super) fn ask(question: &Question) -> Vec<NodeAnswer> {
+/// Asks every node, all at the same time where this process may start threads. Answers are in the order of the nodes.
+fn ask(question: &Question, taken: Taken) -> Asked {
     let one = |node: &String| NodeAnswer { node: node.clone(), answer: ask_one(node, question) };
-    thread::scope(|scope| {
-        let asking: Vec<_> =
-            question.nodes.iter().map(|node| scope.spawn(move || one(node))).collect();
-        asking.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    })
+    let mut no_thread = None;
+    let answers = thread::scope(|scope| {
+        let mut asking = Vec::new();
+        for node in &question.nodes {
+            let started = thread::Builder::new().spawn_scoped(scope, move || one(node));
+            asking.push(started.map_err(|error| {
+                no_thread = Some(describe_start(&error));
+                one(node)
+            }));
+        }
+        let answers = asking.into_iter().filter_map(|asking| match asking {
+            Ok(thread) => thread.join().ok(),
+            Err(answer) => Some(answer),
+        });
+        answers.collect()
+    });
+    Asked { answers, no_thread, filters: taken.filters, not_taken: taken.missing }
 }
 
 fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {
@@ -299,6 +275,7 @@ fn kind_of(error: &ProbeError) -> FaultKind {
     match error {
         ProbeError::Files(_) => FaultKind::Files,
         ProbeError::Unresolved(_) => FaultKind::Unresolved,
+        ProbeError::Forbidden(_) => FaultKind::Forbidden,
         ProbeError::Connect(error) => match error.kind() {
             io::ErrorKind::TimedOut
             | io::ErrorKind::HostUnreachable

@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::driver::{IoStep, LeaderKind};
 use super::{Guard, ProcessPool, ProcessPoolState};
+use crate::refused::describe_start;
 
 /// Longest wait of the I/O thread as leader while there is activity: setting a timer that is further off
 /// then needs no wake-up.
@@ -46,7 +47,7 @@ impl ProcessPool {
                 let mut place = lock(&self.thread);
                 *place = Some(thread);
             }
-            Err(error) => inner.no_thread = Some((Instant::now(), error.to_string())),
+            Err(error) => inner.no_thread = Some((Instant::now(), describe_start(&error))),
         }
     }
 

@@ -52,6 +52,7 @@ use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
 use crate::job::{Job, JobAnswer, JobRef, ReplySource};
 use crate::key::KeyId;
+use crate::refused::describe_start;
 use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
 
@@ -101,7 +102,7 @@ impl ProcessPool {
     /// [`ClientError::Config`], [`ClientError::Start`].
     pub(crate) fn start(config: &Arc<PoolConfig>) -> Result<Arc<Self>, ClientError> {
         config.check()?;
-        let failed = |error: std::io::Error| ClientError::Start(error.to_string());
+        let failed = |error: std::io::Error| ClientError::Start(describe_start(&error));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let wake_up = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| failed(e.into()))?;

@@ -94,7 +94,7 @@ impl Evidence {
                 .as_ref()
                 .map_or_else(|| self.root_path.clone(), |chroot| below(&self.root_path, chroot));
             let user = server_user(&self.root, self.server, &self.config)?;
-            let place = ProcessContext { pid: None, root, user };
+            let place = ProcessContext { pid: None, root, user, is_confined: false };
             return Some(WorkerPlace { place, confined });
         };
         let process = running.worker();
@@ -108,7 +108,8 @@ impl Evidence {
                 (below(&self.root_path, root), confined)
             }
         };
-        let place = ProcessContext { pid: Some(process.pid), root, user: process.user.clone() };
+        let user = process.user.clone();
+        let place = ProcessContext { pid: Some(process.pid), root, user, is_confined: true };
         Some(WorkerPlace { place, confined })
     }
 

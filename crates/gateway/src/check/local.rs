@@ -16,6 +16,9 @@ use super::{CheckFinding, CheckOptions, CheckOutcome, CheckReport};
 const LOCAL: &str = "local";
 const GROUPS: &str = "groups";
 
+/// `Seccomp:` of proc(5) for a process with filters of system calls.
+const FILTERED: u64 = 2;
+
 /// The counters of the server that is checked.
 pub(super) fn counts(options: &CheckOptions, report: &CheckReport) -> Option<LocalCounts> {
     let proc = Proc::open(&options.proc).ok()?;
@@ -36,6 +39,16 @@ pub(super) fn judge(
     }
     let now = counts(options, report);
     let (Some(before), Some(now)) = (before, now) else {
+        let is_filtered = Proc::open(&options.proc)
+            .ok()
+            .zip(report.pid)
+            .is_some_and(|(proc, pid)| proc.status_number(pid, "Seccomp") == Some(FILTERED));
+        if is_filtered {
+            let seen = "the server shows no counters of what it computes itself: its filter of system calls may forbid \
+                        memory files (memfd_create); it computes without them";
+            let remedy = "SystemCallFilter=@system-service in a drop-in of the unit allows them";
+            return report.add(LOCAL, CheckOutcome::Unseen, seen, remedy);
+        }
         let remedy =
             "restart the server, and run this as root: a server takes openssl.cnf at its start";
         let seen = "the server shows no counters of what it computes itself";

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use strum::Display;
 
 /// Place from which nodes are asked: that of a worker process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessContext {
     /// A process whose network is used; `None`: this process's.
     pub pid: Option<u32>,
@@ -21,6 +21,21 @@ pub struct ProcessContext {
     pub root: PathBuf,
     /// User of the process.
     pub user: User,
+    /// Whether the limits, the profile and the filters of the process are taken, too.
+    pub is_confined: bool,
+}
+
+/// What was learnt from the place of a process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Asked {
+    /// The answer of each node.
+    pub answers: Vec<NodeAnswer>,
+    /// Why the process may start no thread; `None` if it may.
+    pub no_thread: Option<String>,
+    /// Number of filters of system calls that were taken over from the process.
+    pub filters: usize,
+    /// What confines the process and could not be taken, each with the reason.
+    pub not_taken: Vec<String>,
 }
 
 /// Question to every node of a pool.
@@ -214,6 +229,8 @@ pub enum FaultKind {
     Files,
     /// No process listens there, or the socket is closed to the user.
     Refused,
+    /// A filter, a policy or a namespace of the process forbids a step on the way.
+    Forbidden,
     /// The name of the node has no address.
     Unresolved,
     /// No answer in time.
@@ -259,6 +276,9 @@ impl FaultKind {
                  and visible in its chroot, or correct tls_ca, tls_cert and tls_key",
             ),
             Self::Refused => ("no node answers", START),
+            Self::Forbidden => {
+                ("the server's process may not reach it", "see what the error names")
+            }
             Self::Unresolved => ("its name has no address", "correct `pool`, or the name service"),
             Self::Silent => (
                 "no answer",

@@ -41,7 +41,7 @@ struct ProviderCounters<'a> {
 impl<'a> ProviderCounters<'a> {
     /// The counters now; `None` if no node reports them.
     fn start(nodes: &'a dyn Nodes, pool: &'a AskedPool) -> Option<Self> {
-        let before = nodes.ask(&pool.place, &pool.question)?;
+        let before = nodes.ask(&pool.place, &pool.question)?.answers;
         let tells = |answer: &NodeAnswer| edges_of(answer).is_some();
         before.iter().any(tells).then_some(Self { nodes, pool, before })
     }
@@ -50,7 +50,7 @@ impl<'a> ProviderCounters<'a> {
     fn since(&self) -> Edges {
         let mut sum = Edges::default();
         let now = self.nodes.ask(&self.pool.place, &self.pool.question);
-        for answer in now.iter().flatten() {
+        for answer in now.iter().flat_map(|asked| &asked.answers) {
             let same = |before: &&NodeAnswer| before.node == answer.node;
             let before = self.before.iter().find(same).and_then(edges_of);
             if let (Some(before), Some(after)) = (before, edges_of(answer)) {

@@ -11,7 +11,9 @@ use std::os::unix::net::UnixListener;
 
 use millrace_hostfs::Root;
 
-use super::pool::{CertificateFacts, FaultKind, KeyAnswer, KeyState, NodeFault, NodeReport};
+use super::pool::{
+    CertificateFacts, FaultKind, KeyAnswer, KeyState, NodeAnswer, NodeFault, NodeReport,
+};
 use super::*;
 
 const MASTER: u32 = 100;
@@ -22,11 +24,13 @@ struct Machine {
     server: Server,
     /// Answer of every node about the key `www`; `None`: nodes cannot be asked.
     answer: Option<Result<KeyState, NodeFault>>,
+    /// What the place of the worker shows, besides the answers.
+    place: Asked,
     _socket: UnixListener,
 }
 
 impl Nodes for Machine {
-    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>> {
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Asked> {
         assert!([0, 33].contains(&place.user.uid), "as the worker's user");
         let names: Vec<&str> = question.keys.iter().map(|key| key.name.as_str()).collect();
         assert!(names.iter().all(|name| *name == "www"), "{names:?}");
@@ -50,7 +54,7 @@ impl Nodes for Machine {
         let nodes = question.nodes.iter();
         let answers =
             nodes.map(|node| NodeAnswer { node: node.clone(), answer: answer.clone().map(state) });
-        Some(answers.collect())
+        Some(Asked { answers: answers.collect(), ..self.place.clone() })
     }
 
     fn completed(&self, _: Option<&Path>) -> Result<u64, Silence> {
@@ -64,7 +68,13 @@ impl Machine {
         // Other users search the folder, too.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let socket = UnixListener::bind(dir.path().join("node.sock")).expect("a socket");
-        let machine = Self { dir, server, answer: Some(Ok(KeyState::Usable)), _socket: socket };
+        let machine = Self {
+            dir,
+            server,
+            answer: Some(Ok(KeyState::Usable)),
+            place: Asked::default(),
+            _socket: socket,
+        };
         machine.mode("node.sock", 0o666);
         machine.put("millrace.so", "");
         machine.put("openssl.cnf", &machine.cnf());

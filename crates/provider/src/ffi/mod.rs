@@ -40,6 +40,7 @@ mod keymgmt;
 mod libcrypto;
 mod local;
 mod memory;
+mod notice;
 mod params;
 mod preload;
 mod private;

@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use millrace_client::REMEDY;
 use millrace_operation::{Operation, Output};
 
 use super::key::{Key, Origin};
@@ -90,11 +91,13 @@ pub(super) fn run_in_job(
     };
     match request.perform(&operation, &input, || key.source(), check) {
         Ok(output) => Ok(Some(output)),
-        Err(error) if local && error.kind != FailureKind::Abandoned => {
-            provider.log(&format!("{}: {error}", operation.kind()));
-            Ok(None)
+        Err(error) => {
+            provider.report(operation.kind(), &error, local);
+            if local && error.kind != FailureKind::Abandoned {
+                return Ok(None);
+            }
+            Err(failed(&operation, &error))
         }
-        Err(error) => Err(failed(&operation, &error)),
     }
 }
 
@@ -152,6 +155,10 @@ fn failed(operation: &Operation, error: &PoolError) -> Error {
         FailureKind::Denied => (Reason::NotOffered, "look at the policy of the key"),
         FailureKind::Refused => (Reason::Key, "look at the keys of the node"),
         FailureKind::Quota => (Reason::Pool, "ask for a higher quota at the node"),
+        // The error names it.
+        _ if error.text.contains(REMEDY) => {
+            return Error::new(Reason::Pool, format!("{}: {error}", operation.kind()));
+        }
         FailureKind::NoNode
         | FailureKind::TimedOut
         | FailureKind::Busy

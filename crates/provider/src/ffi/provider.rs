@@ -17,7 +17,7 @@ use super::libcrypto::Ptr;
 use super::state::{AlgorithmTables, Chosen, Provider, SharedProvider, guard};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use super::{
-    asym, cells, decoder, ids, keyexch, keymgmt, local, preload, section, signature, store,
+    asym, cells, decoder, ids, keyexch, keymgmt, local, notice, preload, section, signature, store,
     unusable,
 };
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Primitive, Signature};
@@ -178,6 +178,7 @@ pub(crate) unsafe extern "C" fn OSSL_provider_init(
 }
 
 fn start(core: Core) -> Result<&'static Provider> {
+    notice::note_standard_error();
     let lib = inner::library(core.upcall)?;
     let variable_file = variable(config::FILE_VARIABLE).map(PathBuf::from);
     let section = core::section(&core);

@@ -11,17 +11,19 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_client::{PoolConfig, ReportSource};
+use millrace_operation::OperationKind;
 use millrace_operation::sync::lock;
 
 use super::core::Core;
 use super::libcrypto::{Lib, Ptr};
+use super::notice;
 use super::types::{Algorithm, StaticTable};
 use crate::algorithms::{KeyType, Primitive};
 use crate::bulk::BulkRoutes;
 use crate::config::Config;
 use crate::error::{Error, Reason, Result};
 use crate::process::ProcessState;
-use crate::remote;
+use crate::remote::{self, PoolError};
 use crate::stats::Stats;
 
 /// One loaded provider. It is never freed: see the page of [`super`].
@@ -138,6 +140,14 @@ impl Provider {
             // Nothing can be done if standard error is closed.
             let _ = writeln!(std::io::stderr(), "millrace: {line}");
         }
+    }
+
+    /// Says that the pool did not do an operation: each time with `MILLRACE_LOG`, else once if no node can be reached.
+    pub(crate) fn report(&self, operation: OperationKind, error: &PoolError, falls_back: bool) {
+        if self.verbose {
+            return self.log(&format!("{operation}: {error}"));
+        }
+        notice::first(operation, error, falls_back);
     }
 
     /// Routes to the kernel's ciphers, read at the first call. `None` if nothing goes to the kernel.

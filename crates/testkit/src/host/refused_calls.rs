@@ -28,6 +28,32 @@ pub const NO_RENAME_TO_A_FREE_NAME: RefusedCall =
 pub const NO_HARD_LINKS: RefusedCall =
     RefusedCall { number: libc::SYS_linkat, argument: None, errno: libc::EPERM };
 
+impl RefusedCall {
+    /// `socket` with this family.
+    #[must_use]
+    pub const fn socket(family: i32, errno: i32) -> Self {
+        Self { number: libc::SYS_socket, argument: Some((0, family.unsigned_abs() as u64)), errno }
+    }
+
+    /// `connect`, with every address.
+    #[must_use]
+    pub const fn connect(errno: i32) -> Self {
+        Self { number: libc::SYS_connect, argument: None, errno }
+    }
+
+    /// `eventfd2`.
+    #[must_use]
+    pub const fn eventfd(errno: i32) -> Self {
+        Self { number: libc::SYS_eventfd2, argument: None, errno }
+    }
+
+    /// `memfd_create`.
+    #[must_use]
+    pub const fn memory_file(errno: i32) -> Self {
+        Self { number: libc::SYS_memfd_create, argument: None, errno }
+    }
+}
+
 /// Runs `work` on a thread on which, and in the processes that it starts, these calls fail.
 ///
 /// # Panics

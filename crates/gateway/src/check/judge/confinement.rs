@@ -10,12 +10,19 @@ use std::path::{Path, PathBuf};
 use millrace_hostfs::systemd;
 
 use super::provider::Provider;
-use super::{Failure, Warning, reach};
+use super::{Failure, Good, Unseen, Warning, reach};
 use crate::check::evidence::{Evidence, ServerProcesses};
+use crate::check::pool::Asked;
 use crate::check::{CheckRemedy, CheckReport};
 
 /// `AT_SECURE` of getauxval(3): the C library then ignores `LD_PRELOAD`, and OpenSSL `OPENSSL_CONF`.
 const AT_SECURE: u64 = 23;
+
+/// Identifier of the findings about limits of the server's processes.
+const LIMITS: &str = "limits";
+
+/// Identifier of the findings about security modules and filters.
+const CONFINEMENT: &str = "confinement";
 
 /// Where AppArmor's profiles are, and what an administrator adds to them.
 const PROFILES: &str = "/etc/apparmor.d";
@@ -52,6 +59,71 @@ pub(super) fn explain_sockets(report: &mut CheckReport) {
             finding.run.clear();
         }
     }
+}
+
+/// Adds what a process in the server's place found besides the answers of the nodes.
+pub(super) fn probed(evidence: &Evidence, asked: &Asked, report: &mut CheckReport) {
+    let Some(running) = &evidence.running else {
+        return;
+    };
+    let pid = running.worker().pid;
+    // HAProxy without `insecure-fork-wanted` has a finding of its own.
+    let sets_none = evidence.proc.soft_limit(pid, "Max processes") == Some(0);
+    let known = report.findings.iter().any(|finding| finding.check == LIMITS);
+    if let Some(error) = asked.no_thread.as_ref().filter(|_| !sets_none && !known) {
+        let seen =
+            format!("a process in the place of {pid} cannot start the provider's thread: {error}");
+        report.add(LIMITS, Failure, seen, forbidding(evidence));
+    }
+    for missing in &asked.not_taken {
+        let seen = format!(
+            "the nodes were not asked under the whole confinement of process {pid}: {missing}"
+        );
+        report.add(
+            CONFINEMENT,
+            Unseen,
+            seen,
+            "the line of the handshakes shows whether it lets the provider work",
+        );
+    }
+    if asked.filters > 0 {
+        let filters = if asked.filters == 1 { "filter" } else { "filters" };
+        let seen = format!(
+            "the nodes were asked under the {} {filters} of system calls of process {pid}",
+            asked.filters
+        );
+        report.add(CONFINEMENT, Good, seen, None);
+    }
+}
+
+/// The lines of the unit that can forbid a process a step, as a remedy.
+pub(super) fn forbidding(evidence: &Evidence) -> String {
+    const SETTINGS: [&str; 8] = [
+        "RestrictAddressFamilies",
+        "SystemCallFilter",
+        "SystemCallErrorNumber",
+        "AppArmorProfile",
+        "LimitNPROC",
+        "TasksMax",
+        "PrivateNetwork",
+        "NetworkNamespacePath",
+    ];
+    let by_unit = evidence.running.as_ref().is_some_and(|running| running.by_unit);
+    let unit = &evidence.unit;
+    let lines = SETTINGS.iter().filter_map(|setting| {
+        let values = systemd::values(&evidence.root, unit, setting);
+        (by_unit && !values.is_empty()).then(|| format!("{setting}={}", values.join(" ")))
+    });
+    let lines: Vec<String> = lines.collect();
+    if lines.is_empty() {
+        return "no line of a unit forbids it: look at the container or the program that started the server, with what \
+                the error names"
+            .to_owned();
+    }
+    let named = lines.join("; ");
+    format!(
+        "the unit {unit} has {named}: change it by `systemctl edit {unit}`, then restart the server"
+    )
 }
 
 fn secure_mode(evidence: &Evidence, running: &ServerProcesses, report: &mut CheckReport) {
@@ -101,7 +173,7 @@ fn process_limit(evidence: &Evidence, running: &ServerProcesses, report: &mut Ch
                 2 * count + 2
             )
         });
-        report.add("limits", Failure, seen, remedy);
+        report.add(LIMITS, Failure, seen, remedy);
     }
 }
 
@@ -112,7 +184,6 @@ fn security_module(
     provider: Option<&Provider>,
     report: &mut CheckReport,
 ) {
-    const CHECK: &str = "confinement";
     let Some(label) = evidence.proc.security_label(running.worker().pid) else {
         return;
     };
@@ -138,7 +209,7 @@ fn security_module(
             format!("apparmor_parser -r {PROFILES}/{file}"),
         ];
         report.add(
-            CHECK,
+            CONFINEMENT,
             Warning,
             seen,
             CheckRemedy::run("let it use the provider".to_owned(), run),
@@ -150,7 +221,7 @@ fn security_module(
         let run = ["ausearch -m avc -ts recent".to_owned()];
         let advice =
             "if the lines below fail, look for denials, and let audit2allow make a module of them";
-        report.add(CHECK, Warning, seen, CheckRemedy::run(advice.to_owned(), run));
+        report.add(CONFINEMENT, Warning, seen, CheckRemedy::run(advice.to_owned(), run));
     }
 }
 

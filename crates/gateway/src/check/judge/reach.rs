@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use millrace_hostfs::generated::below;
 
 use super::provider::Provider;
-use super::{AskedPool, Failure, Good, Unseen, Warning, run_as_root};
+use super::{AskedPool, Failure, Good, Unseen, Warning, confinement, run_as_root};
 use crate::check::access::{self, Obstacle};
 use crate::check::evidence::{Evidence, WorkerPlace};
 use crate::check::pool::{
@@ -57,19 +57,22 @@ pub(super) fn nodes(
         report.add("certificates", Failure, seen, remedy);
         return None;
     }
-    let answers = nodes.ask(&worker.place, &question);
-    let told = answers.as_deref().unwrap_or_default();
+    let asked = nodes.ask(&worker.place, &question);
+    if let Some(asked) = &asked {
+        confinement::probed(evidence, asked, report);
+    }
+    let told = asked.as_ref().map_or(&[][..], |asked| &asked.answers);
     for node in &question.nodes {
         let answer = told.iter().find(|answer| answer.node == *node);
         judge_node(evidence, &worker, &question, node, answer, report);
     }
     // A node that is silent now would be waited for again.
-    let answered = answers?.into_iter().filter(|answer| answer.answer.is_ok());
+    let answered = asked?.answers.into_iter().filter(|answer| answer.answer.is_ok());
     let sockets = provider.nodes.iter();
     let socket = sockets.filter_map(|node| node.strip_prefix("unix:")).next();
     Some(AskedPool {
         socket: socket.map(|path| below(&worker.place.root, Path::new(path))),
-        place: worker.place,
+        place: ProcessContext { is_confined: false, ..worker.place },
         question: Question {
             nodes: answered.map(|answer| answer.node).collect(),
             keys: Vec::new(),
@@ -109,7 +112,9 @@ fn judge_node(
         Some(Err(fault)) => {
             let (meaning, remedy) = fault.kind.meaning();
             let seen = format!("{node}: {meaning} ({})", fault.error);
-            let specific = if fault.kind == FaultKind::Files {
+            let specific = if fault.kind == FaultKind::Forbidden {
+                Some(confinement::forbidding(evidence))
+            } else if fault.kind == FaultKind::Files {
                 files_remedy(evidence, worker, question.tls.as_ref())
             } else if fault.kind == FaultKind::Unresolved {
                 worker.confined.as_deref().map(resolver_remedy)
