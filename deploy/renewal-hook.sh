@@ -38,6 +38,13 @@ place() {
     printf '%s\n' "$target"
 }
 stub=$(place "$STUB")
+# certbot's own files: a stub in place of its key could not be taken back.
+for file in "$stub" "$(readlink -f -- "$CERTIFICATE")"; do
+    for own in privkey cert chain fullchain; do
+        [ "$file" != "$(readlink -f -- "$RENEWED_LINEAGE/$own.pem")" ] ||
+            fail "$file, named in $settings, is certbot's own: name another file there and in the server's configuration"
+    done
+done
 certificate=$(place "$CERTIFICATE")
 [ -r "$RENEWED_LINEAGE/fullchain.pem" ] || fail "$RENEWED_LINEAGE/fullchain.pem cannot be read"
 
@@ -64,4 +71,7 @@ fi
 cp "$RENEWED_LINEAGE/fullchain.pem" "$certificate.new"
 mv "$stub.new" "$stub"
 mv "$certificate.new" "$certificate"
+# certbot's installers write its own key into a server's files: the key leaves the pool without an error.
+lines=$(grep -rsnF -e "$private" ${MILLRACE_SERVERS:-/etc/nginx /etc/apache2 /etc/haproxy} || :)
+[ -z "$lines" ] || printf 'renewal-hook: the key is not used from the pool here: name %s instead\n%s\n' "$STUB" "$lines" >&2
 sh -c "$RELOAD"

@@ -99,6 +99,8 @@ pub struct RecipeSettings {
     pub cores: u32,
     /// Whether systemd starts the services.
     pub systemd: bool,
+    /// Servers whose configuration a certbot on this host tests at a renewal: `nginx`, `apache`.
+    pub certbot: Vec<&'static str>,
     /// The `openssl.cnf` that the generated one continues.
     pub system: Option<SystemConf>,
 }
@@ -123,6 +125,7 @@ impl RecipeSettings {
             connections: _,
             cores: _,
             systemd: _,
+            certbot: _,
             system: _,
         } = &settings;
         plain("key", key)?;
@@ -222,6 +225,7 @@ pub(crate) mod tests {
             connections: 4096,
             cores: 4,
             systemd: true,
+            certbot: Vec::new(),
             system: None,
         };
         RecipeSettings::new(settings).expect("settings of a test")

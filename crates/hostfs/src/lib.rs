@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod certbot;
 pub mod change;
 pub mod child;
 pub mod cpu_list;

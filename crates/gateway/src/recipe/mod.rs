@@ -24,6 +24,7 @@
 //!     connections: 4096,
 //!     cores: 4,
 //!     systemd: true,
+//!     certbot: Vec::new(),
 //!     system: None,
 //! })?;
 //! let plan = Application::Haproxy.plan(&settings);

@@ -198,7 +198,8 @@ impl PooledService<'_> {
         let preload = self.preload.map(|(library, _)| library.display().to_string());
         let preload = preload.map(|library| ("LD_PRELOAD", Argument::Owned(library)));
         let conf = ("OPENSSL_CONF", Argument::File(OPENSSL_CNF));
-        let files = [Some(openssl_cnf(settings)), self.drop_in(settings), self.include];
+        let certbot = self.certbot_drop_in(settings);
+        let files = [Some(openssl_cnf(settings)), self.drop_in(settings), certbot, self.include];
         let test = self.test.map(|(name, program, arguments)| Verification {
             name,
             program,
@@ -239,6 +240,17 @@ impl PooledService<'_> {
         body.push_str(&self.binds(settings));
         body.push_str(&self.lines);
         Some(drop_in(&self.unit, &body))
+    }
+
+    /// The drop-in of certbot, whose plugin for this server runs the server's own test at a renewal.
+    fn certbot_drop_in(&self, settings: &RecipeSettings) -> Option<PlannedFile> {
+        let plugins = [(Application::Nginx, "nginx"), (Application::Apache, "apache")];
+        let (_, plugin) = plugins.into_iter().find(|(server, _)| *server == self.application)?;
+        let lines = format!(
+            "# At a renewal certbot runs the server's test of its files, which reads stubs only with this.\n\
+             Environment=OPENSSL_CONF={OPENSSL_CNF}\n"
+        );
+        (settings.systemd && settings.certbot.contains(&plugin)).then(|| drop_in("certbot", &lines))
     }
 
     fn environment(&self, settings: &RecipeSettings) -> Environment {

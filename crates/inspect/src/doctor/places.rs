@@ -26,6 +26,8 @@ pub enum ConfiguredProgram {
     Systemd,
     /// Limits of users
     Limits,
+    /// Certificates that certbot renews
+    Certbot,
 }
 
 /// The files of a program, and the names that matter.
@@ -40,7 +42,7 @@ pub(super) struct Place {
 }
 
 #[rustfmt::skip]
-pub(super) const PLACES: [Place; 8] = [
+pub(super) const PLACES: [Place; 9] = [
     place(ConfiguredProgram::Strongswan, ".conf",
         "etc/swanctl/swanctl.conf etc/swanctl/conf.d/",
         "proposals esp_proposals ah_proposals replay_window dpd_delay dpd_timeout version per_cpu_sas"),
@@ -70,6 +72,9 @@ pub(super) const PLACES: [Place; 8] = [
     place(ConfiguredProgram::Limits, ".conf",
         "etc/security/limits.conf etc/security/limits.d/",
         "core"),
+    place(ConfiguredProgram::Certbot, ".conf",
+        "etc/letsencrypt/renewal/",
+        "installer authenticator"),
 ];
 
 const fn place(

@@ -143,7 +143,7 @@ fn parse_line(program: ConfiguredProgram, line: &str) -> Vec<Setting> {
             pieces.filter_map(name_and_value).collect()
         }
         ConfiguredProgram::Limits => Vec::from_iter(limit(line)),
-        ConfiguredProgram::Openvpn | ConfiguredProgram::Systemd => {
+        ConfiguredProgram::Openvpn | ConfiguredProgram::Systemd | ConfiguredProgram::Certbot => {
             Vec::from_iter(name_and_value(line))
         }
     }

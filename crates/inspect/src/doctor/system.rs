@@ -46,6 +46,8 @@ pub struct System {
     pub servers: Vec<RunningServer>,
     /// Settings of servers and libraries
     pub settings: Vec<FileSettings>,
+    /// Services that `millrace gateway` has given its configuration by a drop-in
+    pub configured_services: Vec<String>,
     /// Kernel modules that this machine keeps from loading
     pub blocked_modules: Vec<BlockedModule>,
 }
@@ -127,9 +129,19 @@ pub fn section(root: &Root) -> Section<System> {
         kernel_version: reader.text_if_there("proc/version").map(|text| kernel_version(&text)),
         servers: servers(&reader),
         settings: settings::find(&mut reader),
+        configured_services: configured(&mut reader),
         blocked_modules: blocked::read(&mut reader),
     };
     reader.section(Some(system))
+}
+
+/// The services with a drop-in of ours, of those that checks judge.
+fn configured(reader: &mut SectionReader<'_>) -> Vec<String> {
+    let mut has_ours = |service: &&str| {
+        reader.exists(&format!("etc/systemd/system/{service}.service.d/millrace.conf"))
+    };
+    let found = ["nginx", "apache2", "certbot"].into_iter().filter(|service| has_ours(service));
+    found.map(str::to_owned).collect()
 }
 
 /// Only the parameters that reports name: others may contain secrets, such as those of a network disk.

@@ -555,6 +555,25 @@ pub(crate) const CASES: &[Case] = &[
         ),
     ),
     case(
+        "certbot-installer",
+        (
+            "no-accelerator",
+            &[
+                File("etc/letsencrypt/renewal/www.conf", "[renewalparams]\nauthenticator = webroot\ninstaller = nginx\n"),
+                File("etc/systemd/system/nginx.service.d/millrace.conf", "[Service]\n"),
+            ],
+        ),
+        (
+            "no-accelerator",
+            &[
+                File("etc/letsencrypt/renewal/www.conf", "[renewalparams]\nauthenticator = webroot\ninstaller = nginx\n"),
+                File("etc/letsencrypt/renewal/mail.conf", "[renewalparams]\ninstaller = apache\n"),
+                File("etc/systemd/system/nginx.service.d/millrace.conf", "[Service]\n"),
+                File("etc/systemd/system/certbot.service.d/millrace.conf", "[Service]\n"),
+            ],
+        ),
+    ),
+    case(
         "tls-ktls-unused",
         (
             "qat-8970",

@@ -19,6 +19,7 @@ use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with
 use millrace_gateway::settings::RecipeSettings;
 use millrace_gateway::system_conf::SystemConf;
 use millrace_gateway::{Application, write};
+use millrace_hostfs::certbot::lineages;
 use millrace_hostfs::generated::below;
 use millrace_hostfs::generated::verify::ConfigVerdict;
 use millrace_hostfs::generated::write::{EditedFiles, FileChange, FileState, Written};
@@ -124,6 +125,7 @@ fn settings(args: &GatewayArgs) -> Result<RecipeSettings> {
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
         systemd: uses_systemd(args),
+        certbot: certbot_plugins(args),
         system: system_conf(args)?,
     };
     RecipeSettings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
@@ -140,6 +142,14 @@ fn local_settings(args: &GatewayArgs) -> Result<LocalSettings> {
         systemd: settings.systemd,
         system: settings.system,
     })
+}
+
+/// Servers whose configuration certbot tests at a renewal. What is removed is found by its path.
+fn certbot_plugins(args: &GatewayArgs) -> Vec<&'static str> {
+    let lineages = Root::open(&args.tree.root).map_or_else(|_| Vec::new(), |root| lineages(&root));
+    let tested =
+        |server: &&str| args.remove || lineages.iter().any(|lineage| lineage.tests(server));
+    ["nginx", "apache"].into_iter().filter(tested).collect()
 }
 
 /// The `openssl.cnf` that the generated one continues. What is removed is found by its path.

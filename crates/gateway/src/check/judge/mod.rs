@@ -4,6 +4,7 @@
 //! Derives findings from the facts. Each finding comes after those that it depends on: the first failure is
 //! usually the cause of the next.
 
+mod certbot;
 mod confinement;
 mod libraries;
 mod provider;
@@ -63,6 +64,7 @@ pub(super) fn judge(
     libraries::waiting(options, evidence, provider.as_ref(), report);
     server::configuration(options, evidence, report);
     let stubs = server::key_files(evidence, provider.as_ref(), report);
+    certbot::findings(evidence, provider.as_ref(), !stubs.is_empty(), report);
     let pool = reach::nodes(evidence, provider.as_ref()?, stubs, nodes, report);
     if hidden {
         confinement::explain_sockets(report);

@@ -117,6 +117,7 @@ pub const CHECKS: &[Check] = &[
     check("tls-old-versions", "a server is configured for insecure TLS versions", tls::old_versions),
     check("tls-weak-ciphers", "a server offers insecure ciphers", tls::weak_ciphers),
     check("tls-no-post-quantum", "a TLS server offers no post-quantum group", tls::no_post_quantum),
+    check("certbot-installer", "certbot tests a server's files without Millrace's provider", tls::certbot),
     check("tls-ktls-unused", "nginx does not use kernel TLS although the kernel has it", tls::ktls_unused),
     // Compressed responses.
     check("http-compression-secrets", "nginx compresses every response, also those with secrets", http::secrets),

@@ -47,6 +47,34 @@ pub(super) fn old_versions(facts: &Facts<'_>) -> Option<Finding> {
         .if_evident()
 }
 
+/// A plugin of certbot runs the server's own test, which reads a stub of the pool with the provider alone.
+pub(super) fn certbot(facts: &Facts<'_>) -> Option<Finding> {
+    let is_ours = |service: &str| {
+        let mut services = facts.system.configured_services.iter();
+        services.any(|known| known == service)
+    };
+    let plugins = facts.settings_of(&[
+        (ConfiguredProgram::Certbot, "installer"),
+        (ConfiguredProgram::Certbot, "authenticator"),
+    ]);
+    let tested = plugins.filter(|(_, setting)| match setting.value.as_str() {
+        "nginx" => is_ours("nginx"),
+        "apache" => is_ours("apache2"),
+        _ => false,
+    });
+    Finding::warning()
+        .evidence(tested.filter(|_| !is_ours("certbot")).map(quote))
+        .impact(
+            "certbot's plugin runs the server's own test of its configuration. Without OPENSSL_CONF that test reads no \
+             stub of the pool, so each renewal fails, and the certificate expires.",
+        )
+        .run("millrace gateway nginx --write        # or apache: writes certbot's drop-in, too")
+        .run("systemctl daemon-reload")
+        .advise("Where cron starts certbot: OPENSSL_CONF=/etc/millrace/openssl.cnf in its table, or a plugin that is no server's (webroot) and no installer.")
+        .advise("certbot's installer may write its own key in place of a stub: `millrace gateway check nginx` names such a line.")
+        .if_evident()
+}
+
 /// Whether OpenSSL refuses these versions regardless of the server's settings: from 3.0 on they need
 /// security level 0.
 fn refused_anyway(facts: &Facts<'_>) -> bool {
