@@ -34,6 +34,8 @@ NEEDS=(
     "/usr/lib/lighttpd/mod_openssl.so lighttpd-mod-openssl"
     "/usr/lib/lighttpd/mod_deflate.so lighttpd-mod-deflate"
     "stunnel4 stunnel4"
+    "certbot certbot"
+    "/usr/lib/python3/dist-packages/certbot_nginx python3-certbot-nginx"
     "openvpn openvpn"
     "charon-systemd charon-systemd"
     "swanctl strongswan-swanctl"

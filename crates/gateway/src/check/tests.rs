@@ -745,3 +745,49 @@ fn profile_that_does_not_name_the_provider_is_a_warning() {
         assert!(confined(&machine, "", "confinement").is_empty(), "{label}");
     }
 }
+
+#[test]
+fn what_the_question_in_the_place_of_the_server_found_is_reported() {
+    let mut machine = Machine::new(Server::Nginx);
+    machine.place.filters = 2;
+    let found = confined(&machine, "", "confinement");
+    assert_eq!((found.len(), found[0].outcome), (1, CheckOutcome::Good), "{found:?}");
+    machine.place.not_taken = vec!["its filters of system calls cannot be read (EPERM)".to_owned()];
+    machine.place.filters = 0;
+    let found = confined(&machine, "", "confinement");
+    assert_eq!((found.len(), found[0].outcome), (1, CheckOutcome::Unseen), "{found:?}");
+    machine.place = Asked { no_thread: Some("EAGAIN".to_owned()), ..Asked::default() };
+    let unit = "[Service]\nLimitNPROC=1\nTasksMax=4\n";
+    let found = confined(&machine, unit, "limits");
+    assert!(found.len() == 1 && found[0].seen.contains("EAGAIN"), "{found:?}");
+    let remedy = found[0].remedy.as_deref().unwrap_or_default();
+    assert!(remedy.contains("LimitNPROC=1; TasksMax=4"), "{remedy}");
+    let fault = NodeFault { kind: FaultKind::Forbidden, error: "no AF_UNIX".to_owned() };
+    machine.place = Asked::default();
+    machine.answer = Some(Err(fault));
+    for (unit, named) in [
+        ("[Service]\nSystemCallFilter=~@network-io\n", "SystemCallFilter=~@network-io"),
+        ("[Service]\nNoNewPrivileges=yes\n", "no line of a unit forbids it"),
+    ] {
+        let found = confined(&machine, unit, "node");
+        let remedy = found[0].remedy.as_deref().unwrap_or_default();
+        assert!(found[0].seen.contains("no AF_UNIX") && remedy.contains(named), "{found:?}");
+    }
+}
+
+#[test]
+fn plugins_of_certbot_are_reported_for_stubs_alone() {
+    let machine = Machine::new(Server::Nginx);
+    // The same path below the root of the unit's files.
+    machine.put(machine.path("www.key").trim_start_matches('/'), &stub());
+    let renewal = "etc/letsencrypt/renewal/www.conf";
+    machine.put(renewal, "[renewalparams]\nauthenticator = nginx\ninstaller = None\n");
+    let found = confined(&machine, "", "certbot");
+    assert!(found.len() == 1 && found[0].outcome == CheckOutcome::Warning, "{found:?}");
+    let unit = "etc/systemd/system/certbot.service.d/millrace.conf";
+    machine.put(unit, "[Service]\nEnvironment=OPENSSL_CONF=/etc/millrace/openssl.cnf\n");
+    assert!(confined(&machine, "", "certbot").is_empty());
+    machine.put(unit, "[Service]\n");
+    machine.put(renewal, "[renewalparams]\nauthenticator = webroot\ninstaller = None\n");
+    assert!(confined(&machine, "", "certbot").is_empty());
+}

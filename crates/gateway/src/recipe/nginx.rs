@@ -135,6 +135,20 @@ mod tests {
     }
 
     #[test]
+    fn certbot_that_tests_nginx_gets_the_configuration() {
+        let drop_in = "certbot.service.d/millrace.conf";
+        let mut settings = settings(&["unix:/run/millrace/node.sock"]);
+        assert!(!plan(&settings).text().contains(drop_in));
+        settings.certbot = vec!["apache"];
+        assert!(!plan(&settings).text().contains(drop_in));
+        settings.certbot = vec!["nginx"];
+        settings.systemd = true;
+        let text = plan(&settings).text();
+        let line = "Environment=OPENSSL_CONF=/etc/millrace/openssl.cnf\n";
+        assert!(text.contains(drop_in) && text.matches(line).count() == 2, "{text}");
+    }
+
+    #[test]
     fn limits_follow_from_the_connections() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
         settings.connections = 40_000;
