@@ -142,12 +142,14 @@ impl Provider {
         }
     }
 
-    /// Says that the pool did not do an operation: each time with `MILLRACE_LOG`, else once if no node can be reached.
+    /// Says that the pool did not do an operation: each time with `MILLRACE_LOG`, else once if no node can be reached. An
+    /// error that the caller gets is written where it is raised.
     pub(crate) fn report(&self, operation: OperationKind, error: &PoolError, falls_back: bool) {
-        if self.verbose {
-            return self.log(&format!("{operation}: {error}"));
+        if !self.verbose {
+            notice::first(operation, error, falls_back);
+        } else if falls_back {
+            self.log(&format!("{operation}: {error}"));
         }
-        notice::first(operation, error, falls_back);
     }
 
     /// Routes to the kernel's ciphers, read at the first call. `None` if nothing goes to the kernel.
