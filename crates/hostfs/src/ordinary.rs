@@ -8,7 +8,7 @@
 //! folders and for files that its settings name.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -29,6 +29,14 @@ pub enum Links {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is {0}, not an ordinary file: remove it")]
 pub struct NotOrdinary(&'static str);
+
+impl NotOrdinary {
+    /// Whether this is the reason of an error.
+    #[must_use]
+    pub fn is_reason_of(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|reason| reason.is::<Self>())
+    }
+}
 
 /// Opens an ordinary file for reading.
 ///
@@ -81,8 +89,28 @@ pub fn read_text(path: &Path, links: Links, limit: usize) -> io::Result<String> 
 /// # Errors
 /// As [`read`].
 pub fn read_into(path: &Path, links: Links, limit: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    read_rest(open(path, links)?, limit, bytes)
+}
+
+/// Reads the last bytes of an ordinary file, at most `limit`: the end of a log.
+///
+/// # Errors
+/// As [`open`].
+pub fn read_end(path: &Path, links: Links, limit: u32) -> io::Result<Vec<u8>> {
+    let mut file = open(path, links)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(limit.into())))?;
+    let mut bytes = Vec::new();
+    file.take(limit.into()).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads an open file, whose owner the caller may have judged, like [`read_into`].
+///
+/// # Errors
+/// As [`read`].
+pub fn read_rest(file: File, limit: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
     let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    let file = open(path, links)?;
     // All at once: growing would leave copies of a secret in freed memory. The extra byte lets the end be seen.
     let expected = file.metadata()?.len().saturating_add(1).min(bound);
     bytes.reserve_exact(usize::try_from(expected).unwrap_or(0));
@@ -194,6 +222,16 @@ mod tests {
         fs::write(&path, b"\xff").unwrap();
         let error = read_text(&path, Links::Refuse, 5).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn end_of_a_file_has_the_last_bytes_up_to_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, b"12345").unwrap();
+        for (limit, expected) in [(4, &b"2345"[..]), (5, b"12345"), (6, b"12345")] {
+            assert_eq!(read_end(&path, Links::Refuse, limit).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Whether another user could replace a folder: the rule of sshd for its files (`StrictModes`).
+//! Whether another user could replace a folder or write to a file: the rule of sshd for its files (`StrictModes`).
 //!
 //! Who may write to a folder may rename what is in it, so each folder from the root to the named one must belong to
 //! root or to a trusted user, and no one else may write to it. Symbolic links are followed step by step: the folder
@@ -47,7 +47,7 @@ pub enum Sticky {
     Refuse,
 }
 
-/// Another user could replace a folder.
+/// Another user could replace a folder or a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Untrusted {
     /// Other users may write to a folder on the way.
@@ -56,11 +56,11 @@ pub enum Untrusted {
         target.display(), who, path.display(), path.display()
     )]
     Writable {
-        /// The folder that was to be used.
+        /// The folder or file that was to be used.
         target: PathBuf,
-        /// The folder on the way to it.
+        /// The file, or the folder on the way to it.
         path: PathBuf,
-        /// Permission bits of that folder.
+        /// Its permission bits.
         mode: u32,
         /// The users.
         who: &'static str,
@@ -73,9 +73,9 @@ pub enum Untrusted {
         target.display(), path.display()
     )]
     Owner {
-        /// The folder that was to be used.
+        /// The folder or file that was to be used.
         target: PathBuf,
-        /// The folder or link on the way to it.
+        /// The file, or the folder or link on the way to it.
         path: PathBuf,
         /// Its owner.
         owner: u32,
@@ -112,7 +112,7 @@ pub fn check_folder(folder: &Path, users: &[u32], sticky: Sticky) -> Result<(), 
     let judge = Judge { target: &target, users, sticky };
     let mut ahead: Vec<OsString> = parts(&target);
     let mut reached = PathBuf::from("/");
-    judge.folder(&reached, &fs::metadata(&reached).map_err(|source| failed(&reached, source))?)?;
+    judge.entry(&reached, &fs::metadata(&reached).map_err(|source| failed(&reached, source))?)?;
     let mut links = 0;
     while let Some(part) = ahead.pop() {
         if part == ".." {
@@ -139,10 +139,19 @@ pub fn check_folder(folder: &Path, users: &[u32], sticky: Sticky) -> Result<(), 
             ahead.extend(parts(&to));
             continue;
         }
-        judge.folder(&next, &metadata)?;
+        judge.entry(&next, &metadata)?;
         reached = next;
     }
     Ok(())
+}
+
+/// Checks that only root and `users` (not empty) can have written a file, or changed what is in a folder, whatever is
+/// above it. The sticky bit excuses nothing: a new file in a folder would be enough.
+///
+/// # Errors
+/// Names the owner or the mode, with the remedy.
+pub fn check_entry(path: &Path, metadata: &Metadata, users: &[u32]) -> Result<(), Untrusted> {
+    Judge { target: path, users, sticky: Sticky::Refuse }.entry(path, metadata)
 }
 
 /// The parts of a path, the first one last.
@@ -181,7 +190,7 @@ impl Judge<'_> {
         })
     }
 
-    fn folder(&self, path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
+    fn entry(&self, path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
         self.owner(path, metadata)?;
         let mode = metadata.mode() & 0o7777;
         if mode & STICKY != 0 && self.sticky == Sticky::Accept {

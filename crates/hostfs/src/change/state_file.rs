@@ -5,43 +5,34 @@
 //!
 //! A record may name commands that root runs, so that its owner matters as much as its form.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::ordinary::{self, Links};
 use crate::replace::replace_file;
+use crate::trusted::{self, Untrusted};
 
 /// Version of the records that this program writes. Files without one are of the first.
 const VERSION: u64 = 1;
 
 /// Bound on a record, in bytes: the longest have the former contents of some files of 1 MiB each.
-const MAX_BYTES: u64 = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// Why a record cannot be used.
 #[derive(Debug, Error)]
 pub enum StateFileError {
-    /// The system refuses.
+    /// The system refuses, or there is something else than a file of bounded length.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Another user may have written it.
-    #[error("another user may write to it (owner {owner}, mode {mode:04o})")]
-    Untrusted {
-        /// The owner of the file.
-        owner: u32,
-        /// Permission bits.
-        mode: u32,
-    },
-    /// There is something else than a file of bounded length.
-    #[error("it is not a file of at most {} MiB", MAX_BYTES >> 20)]
-    NotAFile,
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// A later version has written it.
     #[error("it is of version {0}, and this millrace knows {VERSION}")]
     Newer(u64),
@@ -55,27 +46,14 @@ pub enum StateFileError {
 /// # Errors
 /// See [`StateFileError`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateFileError> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+    let file = match ordinary::open(path, Links::Refuse) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // Such as a symbolic link.
-        Err(_) if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) => {
-            return Err(StateFileError::NotAFile);
-        }
         Err(error) => return Err(error.into()),
     };
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > MAX_BYTES {
-        return Err(StateFileError::NotAFile);
-    }
-    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
-    if ![0, geteuid().as_raw()].contains(&owner) || mode & 0o022 != 0 {
-        return Err(StateFileError::Untrusted { owner, mode });
-    }
+    trusted::check_entry(path, &file.metadata()?, &[geteuid().as_raw()])?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    ordinary::read_rest(file, MAX_BYTES, &mut bytes)?;
     parse(&bytes).map(Some)
 }
 
@@ -116,8 +94,10 @@ pub fn write(path: &Path, record: &impl Serialize, mode: u32) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+    use rustix::fs::{CWD, Mode, mkfifoat};
     use serde::Deserialize;
 
     use super::*;
@@ -160,13 +140,16 @@ mod tests {
         let target = folder.path().join("target.json");
         fs::rename(&path, &target).expect("moved");
         symlink(&target, &path).expect("a link");
-        assert!(said().contains("not a file"), "{}", said());
+        assert!(said().contains("a symbolic link"), "{}", said());
         fs::remove_file(&path).expect("removed");
         fs::create_dir(&path).expect("a folder");
-        assert!(said().contains("not a file"), "{}", said());
+        assert!(said().contains("a folder"), "{}", said());
         fs::remove_dir(&path).expect("removed");
+        mkfifoat(CWD, &path, Mode::RWXU).expect("a pipe");
+        assert!(said().contains("a pipe"), "{}", said());
+        fs::remove_file(&path).expect("removed");
         let file = fs::File::create(&path).expect("a file");
-        file.set_len(MAX_BYTES + 1).expect("a length");
-        assert!(said().contains("not a file"), "{}", said());
+        file.set_len(MAX_BYTES as u64 + 1).expect("a length");
+        assert!(said().contains("more than"), "{}", said());
     }
 }

@@ -4,8 +4,8 @@
 //! One file of a host: read, made, replaced; and the error of a write.
 
 use std::borrow::Cow;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::change::state_file::StateFileError;
+use crate::ordinary::{self, Links, NotOrdinary};
 use crate::replace::replace_file;
 
 /// Bound on a file that is compared, in bytes: a generated file has 2 KiB.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 
 /// Error of a write. After an error everything is restored.
 #[derive(Debug, Error)]
@@ -106,19 +107,22 @@ impl ExistingFile {
     /// Reads a file; `None` if there is none.
     pub fn read(path: &Path) -> Result<Option<Self>, WriteError> {
         let failed = |source| io_error("reading", path, source);
-        let metadata = match fs::symlink_metadata(path) {
-            Ok(metadata) => metadata,
+        // A link might lead to another file than the planned one.
+        let file = match ordinary::open(path, Links::Refuse) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if NotOrdinary::is_reason_of(&error) => {
+                return Err(WriteError::NotAFile(path.to_owned()));
+            }
             Err(error) => return Err(failed(error)),
         };
-        // A link might lead to another file than the planned one; a longer file was not generated.
-        if !metadata.is_file() || metadata.len() > MAX_FILE {
-            return Err(WriteError::NotAFile(path.to_owned()));
-        }
+        let metadata = file.metadata().map_err(failed)?;
         let mut contents = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(MAX_FILE).read_to_end(&mut contents))
-            .map_err(failed)?;
+        ordinary::read_rest(file, MAX_FILE, &mut contents).map_err(|error| match error.kind() {
+            // It was not generated.
+            io::ErrorKind::FileTooLarge => WriteError::NotAFile(path.to_owned()),
+            _ => failed(error),
+        })?;
         Ok(Some(Self { contents, mode: metadata.permissions().mode() & 0o7777 }))
     }
 

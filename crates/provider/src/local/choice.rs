@@ -11,17 +11,19 @@
 //! A wrong file can only slow a gateway down. It is read and written only where root and the user of this process alone
 //! can write.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use millrace_hostfs::ordinary::{self, Links};
+use millrace_hostfs::trusted::{self, Untrusted};
 use thiserror::Error;
 
 use crate::algorithms::Primitive;
 
 /// Bound on the file, in bytes: lines of some 100 bytes for a few releases of OpenSSL.
-const MAX_FILE_LEN: u64 = 64 * 1024;
+const MAX_FILE_LEN: usize = 64 * 1024;
 
 /// Most systems in the file: a machine has one or two, and gets others with updates.
 const MAX_SYSTEMS: usize = 16;
@@ -57,37 +59,28 @@ pub enum ChoiceFileError {
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// Others than root and this user can write to the file or its folder.
-    #[error("{0} belongs to another user, or others may write to it")]
-    Untrusted(String),
-    /// The file is not text, or longer than the bound.
-    #[error("no text of at most {} KiB", MAX_FILE_LEN / 1024)]
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
+    /// The file is not text.
+    #[error("it is not text")]
     Form,
 }
 
-/// Whether only root and this user can write there.
-fn check(path: &Path, meta: &fs::Metadata, user: u32) -> Result<(), ChoiceFileError> {
-    let is_known = [0, user].contains(&meta.uid()) && meta.mode() & 0o022 == 0;
-    if is_known && !meta.is_symlink() {
-        return Ok(());
-    }
-    Err(ChoiceFileError::Untrusted(path.display().to_string()))
+/// The folder of the file, in which only root and this user can write.
+fn folder_of(path: &Path, user: u32) -> Result<&Path, ChoiceFileError> {
+    let folder = path.parent().ok_or(ChoiceFileError::Form)?;
+    trusted::check_entry(folder, &fs::symlink_metadata(folder)?, &[user])?;
+    Ok(folder)
 }
 
 /// The text of a file that only root and this user can have written.
 pub(crate) fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
-    let folder = path.parent().ok_or(ChoiceFileError::Form)?;
-    check(folder, &fs::symlink_metadata(folder)?, user)?;
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
-    let file: File = options.open(path)?;
-    let meta = file.metadata()?;
-    check(path, &meta, user)?;
-    if !meta.is_file() || meta.len() > MAX_FILE_LEN {
-        return Err(ChoiceFileError::Form);
-    }
-    let mut text = String::new();
-    file.take(MAX_FILE_LEN).read_to_string(&mut text)?;
-    Ok(text)
+    folder_of(path, user)?;
+    let file = ordinary::open(path, Links::Refuse)?;
+    trusted::check_entry(path, &file.metadata()?, &[user])?;
+    let mut text = Vec::new();
+    ordinary::read_rest(file, MAX_FILE_LEN, &mut text)?;
+    String::from_utf8(text).map_err(|_| ChoiceFileError::Form)
 }
 
 /// A line: system, primitive, costs.
@@ -123,8 +116,7 @@ pub fn read(path: &Path, system: &str, user: u32) -> Result<Costs, ChoiceFileErr
 /// # Errors
 /// The file was not written, and is unchanged.
 pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), ChoiceFileError> {
-    let folder = path.parent().ok_or(ChoiceFileError::Form)?;
-    check(folder, &fs::symlink_metadata(folder)?, user)?;
+    let folder = folder_of(path, user)?;
     let before = text(path, user).unwrap_or_default();
     let others: Vec<&str> = before
         .lines()
@@ -160,7 +152,7 @@ pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), C
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
     use super::*;
 
@@ -237,7 +229,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("tempdir");
         let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));
         let costs = some_costs();
-        let long = vec![b'x'; usize::try_from(MAX_FILE_LEN).expect("a length") + 1];
+        let long = vec![b'x'; MAX_FILE_LEN + 1];
         for damaged in [&b""[..], b"one\tx25519\t3", b"\x00\xff\x1b[2J\n", b"{}", &long] {
             fs::write(&path, damaged).expect("a file");
             let found = read(&path, "one", user).unwrap_or([None; Primitive::ALL.len()]);

@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -13,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_hostfs::child::{OwnedChild, find_program};
+use millrace_hostfs::trusted::{Sticky, Untrusted, check_entry, check_folder};
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
@@ -305,24 +305,16 @@ fn trusted_folder(library: &Path) -> Result<PathBuf, SampleError> {
     let unreadable = |error: io::Error| problem(library, error.to_string());
     let real = fs::canonicalize(library).map_err(unreadable)?;
     let us = rustix::process::geteuid().as_raw();
-    for (depth, part) in real.ancestors().enumerate() {
-        let about = fs::metadata(part).map_err(unreadable)?;
-        let mode = about.mode();
-        // In a folder such as /tmp users cannot replace files of others; but in the library's own folder a new
-        // file would be enough.
-        let sticky = depth > 1 && about.is_dir() && mode & 0o1000 != 0;
-        let by_group = mode & 0o020 != 0 && about.gid() != 0;
-        let writable = (by_group || mode & 0o002 != 0) && !sticky;
-        if writable || ![0, us].contains(&about.uid()) {
-            return Err(problem(
-                library,
-                format!(
-                    "others than root and you can change {part:?}, and calibrating means to run it"
-                ),
-            ));
-        }
-    }
     let folder = real.parent().ok_or_else(|| problem(library, "it is in no folder"))?;
+    let can_run = |found: Untrusted| {
+        problem(library, format!("{found}; calibrating means to run what is there"))
+    };
+    check_folder(folder, &[us], Sticky::Accept).map_err(can_run)?;
+    // In a folder such as /tmp users cannot replace files of others; but in the library's own folder a new file would
+    // be enough.
+    for part in [folder, &real] {
+        check_entry(part, &fs::metadata(part).map_err(unreadable)?, &[us]).map_err(can_run)?;
+    }
     Ok(folder.to_owned())
 }
 
@@ -407,7 +399,10 @@ mod tests {
         for (path, bad, good) in [(&folder, 0o1777, 0o755), (&library, 0o666, 0o644)] {
             mode(path, bad);
             let error = trusted_folder(&library).expect_err("not trusted").to_string();
-            assert!(error.contains("others than root"), "{error}");
+            assert!(
+                error.contains("every user may write to") && error.contains("to run"),
+                "{error}"
+            );
             mode(path, good);
         }
         assert!(trusted_folder(Path::new("/nonexistent/libcrypto.so.3")).is_err());
