@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_operation::sync::lock;
 use millrace_service::store::{IfExists, MAC_LEN, write_private};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ const HEAD: &str = "millrace-seal/head";
 
 /// File beside the key-encryption key with the newest audit head that this manager has seen.
 const NOTE: &str = "audit-head";
+
+/// Bound on that file, in bytes: it has 200.
+const MAX_NOTE_LEN: usize = 4096;
 
 /// Time between two checks. Each reads all records; a pool of 1,000 tenants has 1 MiB.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -503,7 +507,8 @@ impl Seals {
     }
 
     fn noted(&self) -> Option<Note> {
-        serde_json::from_slice(&std::fs::read(&self.note).ok()?).ok()
+        let note = ordinary::read(&self.note, Links::Refuse, MAX_NOTE_LEN).ok()?;
+        serde_json::from_slice(&note).ok()
     }
 
     /// Notes the head outside of the store; `None` forgets the note.

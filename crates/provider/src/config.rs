@@ -25,6 +25,7 @@ use std::time::Duration;
 use millrace_client::{Endpoint, Hedge, NodeSource, PoolConfig};
 use millrace_edge::bulk_sizes;
 use millrace_edge::settings::{self, DEFAULT_MODE, DEFAULT_SOCKET, LocalChoice, ValueForm};
+use millrace_hostfs::ordinary::{self, Links};
 use serde::Deserialize;
 
 use crate::algorithms::{KeyType, Primitive};
@@ -40,7 +41,7 @@ const DEFAULT_CHOICE_FILE: &str = "/var/lib/millrace/local-choice.tsv";
 pub const FILE_VARIABLE: &str = "MILLRACE_CLIENT_CONF";
 
 /// Bound on the file, in bytes: it has a dozen short keys.
-const MAX_FILE_LEN: u64 = 64 * 1024;
+const MAX_FILE_LEN: usize = 64 * 1024;
 
 /// Longest deadline: longer than any server waits for a handshake.
 const MAX_DEADLINE_MS: u64 = 60_000;
@@ -317,12 +318,8 @@ fn read(path: &Path) -> Result<toml::Table> {
     let wrong = |what: &dyn std::fmt::Display| {
         Error::new(Reason::Config, format!("{}: {what}", path.display()))
     };
-    let meta = std::fs::metadata(path).map_err(|error| wrong(&error))?;
-    if !meta.is_file() || meta.len() > MAX_FILE_LEN {
-        let most = MAX_FILE_LEN / 1024;
-        return Err(wrong(&format_args!("not a regular file of at most {most} KiB")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let text =
+        ordinary::read_text(path, Links::Follow, MAX_FILE_LEN).map_err(|error| wrong(&error))?;
     let _: Typed = toml::from_str(&text).map_err(|error| wrong(&error))?;
     toml::from_str(&text).map_err(|error| wrong(&error))
 }
@@ -619,6 +616,14 @@ mod tests {
         assert!(error.text.contains("deadline"), "{error}");
         assert!(error.text.contains("client.toml"), "{error}");
         assert!(load(&[], Some(Path::new("/nonexistent/client.toml"))).is_err());
+        let socket = dir.path().join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let error = load(&[], Some(&socket)).expect_err("a socket").text;
+        assert!(error.contains("it is a socket"), "{error}");
+        for (length, is_read) in [(MAX_FILE_LEN, true), (MAX_FILE_LEN + 1, false)] {
+            std::fs::write(&path, "#".repeat(length)).expect("write");
+            assert_eq!(load(&[], Some(&path)).is_ok(), is_read, "{length}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,6 +39,12 @@ const POLL: Duration = Duration::from_millis(10);
 /// Time that a run waits for another one on the same link: a supervisor that goes back takes a second, or a few on a
 /// busy host.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// End of a log that is read for its last words, in bytes: OpenVPN's last lines have 100 each.
+const LOG_END: u32 = 16 << 10;
+
+/// Bound on a file with the number of a process, in bytes: a number and a line end.
+const MAX_PID_FILE: usize = 32;
 
 /// An action failed.
 #[derive(Debug, Error)]
@@ -163,7 +170,7 @@ pub(crate) struct Tunnel {
 impl Tunnel {
     /// The running process of a member, if there is one.
     pub(crate) fn find(member: &LinkMember) -> Option<Self> {
-        let pid: u32 = fs::read_to_string(&member.pid_file).ok()?.trim().parse().ok()?;
+        let pid: u32 = read_pid(ordinary::open(&member.pid_file, Links::Refuse).ok()?)?;
         let descriptor =
             pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         let proc = Proc::open(Path::new("/proc")).ok()?;
@@ -267,9 +274,16 @@ pub(crate) fn cpu_ms(pid: u32) -> Option<u64> {
     Some(nanoseconds / 1_000_000)
 }
 
+/// The number of a process in a file.
+fn read_pid<T: FromStr>(file: File) -> Option<T> {
+    let mut text = Vec::new();
+    ordinary::read_rest(file, MAX_PID_FILE, &mut text).ok()?;
+    String::from_utf8(text).ok()?.trim().parse().ok()
+}
+
 /// The last line of an OpenVPN log that says why it ended.
 fn last_words(log: &Path) -> Option<String> {
-    let text = fs::read(log).ok()?;
+    let text = ordinary::read_end(log, Links::Refuse, LOG_END).ok()?;
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
     lines.find(|line| !line.contains("Exiting due to fatal error")).map(str::to_owned)
@@ -321,7 +335,7 @@ impl Lock {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return None;
         }
-        Pid::from_raw(fs::read_to_string(path).ok()?.trim().parse().ok()?)
+        Pid::from_raw(read_pid(file)?)
     }
 }
 
@@ -355,6 +369,25 @@ mod tests {
         ip_batch(&[show("lo"), show("lo")]).expect("the device is there");
         let error = ip_batch(&[show("millrace-none"), show("lo")]).expect_err("an error");
         assert!(matches!(error, ExecError::Failed { .. }), "{error}");
+    }
+
+    #[test]
+    fn pipe_in_the_place_of_a_file_of_the_run_folder_is_no_file_and_blocks_nobody() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).expect("a pipe");
+        assert_eq!(last_words(&path), None);
+        assert_eq!(Lock::holder(&path), None);
+        assert!(Lock::take(&path).is_err());
+    }
+
+    #[test]
+    fn last_words_are_at_the_end_of_a_long_log() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("log");
+        let text = format!("{}no route\nExiting due to fatal error\n", "line\n".repeat(10_000));
+        fs::write(&path, text).expect("a log");
+        assert_eq!(last_words(&path).as_deref(), Some("no route"));
     }
 
     #[test]

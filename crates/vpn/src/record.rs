@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use millrace_hostfs::change::{HostChange, HostTime, state_file};
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -27,6 +28,9 @@ const CHOICE: &str = "choice.json";
 
 /// Former configurations that are kept.
 const MAX_HISTORY: usize = 50;
+
+/// Bound on a configuration of the history, in bytes: one of 64 members has 20 KiB.
+const MAX_LINK_LEN: usize = 4 << 20;
 
 /// Remedy for a record of a link.
 const MADE_ANEW: &str = "`millrace vpn up LINK.TOML` makes it anew";
@@ -206,7 +210,7 @@ pub(crate) fn record_history(
     let folder = history(folders, name);
     let numbers = generations(&folder);
     if let Some(newest) = numbers.last()
-        && fs::read_to_string(history_file(&folder, *newest)).is_ok_and(|known| known == text)
+        && link_text(&history_file(&folder, *newest)).is_ok_and(|known| known == text)
         // A choice that is of no use is another one.
         && load(&history_choice(&folder, *newest), "").is_ok_and(|known| known == *choice)
     {
@@ -232,6 +236,10 @@ pub(crate) fn record_history(
     Ok(next)
 }
 
+fn link_text(path: &Path) -> io::Result<String> {
+    ordinary::read_text(path, Links::Refuse, MAX_LINK_LEN)
+}
+
 fn history(folders: &Folders, name: &str) -> PathBuf {
     folders.state_of(name).join("history")
 }
@@ -253,7 +261,7 @@ pub(crate) fn former_text(
     generation: u64,
     folders: &Folders,
 ) -> Result<String, ApplyError> {
-    fs::read_to_string(history_file(&history(folders, name), generation))
+    link_text(&history_file(&history(folders, name), generation))
         .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })
 }
 
@@ -346,6 +354,20 @@ mod tests {
             anew: false,
             obsolete: Vec::new(),
         }
+    }
+
+    #[test]
+    fn pipe_in_the_history_is_no_configuration_and_blocks_nobody() {
+        let (_dir, folders) = folders();
+        let record = |text| record_history("mr", (text, &None), [None, None], &folders);
+        assert_eq!(record("first").expect("recorded"), 1);
+        let path = history_file(&history(&folders, "mr"), 1);
+        fs::remove_file(&path).expect("removed");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).expect("a pipe");
+        let former = former_text("mr", 1, &folders);
+        assert!(matches!(former, Err(ApplyError::NoGeneration { .. })), "{former:?}");
+        assert_eq!(record("first").expect("recorded"), 2);
+        assert_eq!(former_text("mr", 2, &folders).expect("a text"), "first");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -18,6 +18,7 @@ use millrace_device::policy::{DevicePolicy, MAX_POLICY_BYTES};
 use millrace_device::settings::{DeviceSettings, DeviceState};
 use millrace_device::vyos::{self, VyosCommand};
 use millrace_hostfs::Root;
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_inspect::kernel;
 use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use schemars::JsonSchema;
@@ -203,13 +204,8 @@ fn policy_path(change: &DeviceChangeArgs) -> PathBuf {
 fn read_policy(change: &DeviceChangeArgs) -> Result<Option<DevicePolicy>> {
     let path = policy_path(change);
     let named = || path.display().to_string();
-    let text = match fs::File::open(&path) {
-        Ok(file) => {
-            let mut text = String::new();
-            let limit = u64::try_from(MAX_POLICY_BYTES).unwrap_or(u64::MAX);
-            file.take(limit).read_to_string(&mut text).with_context(named)?;
-            text
-        }
+    let text = match ordinary::read_text(&path, Links::Follow, MAX_POLICY_BYTES) {
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(named),
     };

@@ -4,6 +4,9 @@
 //! `millrace device` on a folder that is a machine with one QAT card. Its files keep what is written, so the card
 //! obeys at once; no virtual function ever appears, which is the failure of a card.
 
+use std::fs;
+
+use millrace_device::policy::MAX_POLICY_BYTES;
 use millrace_testkit::machine::MachineFolder;
 use serde_json::Value;
 
@@ -177,4 +180,19 @@ fn mistakes_are_refused_with_what_to_do_before_anything_is_written() {
     let elsewhere = none.place.path("nowhere");
     let args = ["device", "list", "--root", elsewhere.to_str().unwrap()];
     none.place.run(&args).failed(1, &["nowhere"]);
+}
+
+#[test]
+fn policy_that_is_a_pipe_or_too_long_is_refused_with_the_reason() {
+    let machine = Machine::new();
+    let policy = machine.root.path().join(POLICY);
+    // One that was cut at the bound would be a policy.
+    machine.root.put(POLICY, "");
+    fs::write(&policy, "#\n".repeat(MAX_POLICY_BYTES / 2)).unwrap();
+    machine.device(&["apply"]).done();
+    fs::write(&policy, format!("{}[", "#\n".repeat(MAX_POLICY_BYTES / 2))).unwrap();
+    machine.device(&["apply"]).failed(1, &["devices.toml", "more than"]);
+    fs::remove_file(&policy).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &policy, rustix::fs::Mode::RWXU).unwrap();
+    machine.device(&["apply"]).failed(1, &["devices.toml", "a pipe"]);
 }

@@ -4,11 +4,11 @@
 //! Calibrations on disk. A file with unexpected content counts as missing, and the calibration is repeated.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::replace::replace_file;
 use millrace_hostfs::{Root, TABLE_BYTES};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use crate::Image;
 const SCHEMA: u32 = 6;
 
 /// Bound on a file: real ones have 100 KiB.
-const MAX_LEN: u64 = 8 << 20;
+const MAX_LEN: usize = 8 << 20;
 
 /// Bound on the templates in a file: a calibration makes one for each operation that it runs.
 const MAX_TEMPLATES: usize = 100;
@@ -65,9 +65,7 @@ pub(super) fn name(image: &Image) -> String {
 }
 
 pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
-    let mut text = Vec::new();
-    let file = File::open(path).ok()?;
-    file.take(MAX_LEN).read_to_end(&mut text).ok()?;
+    let text = ordinary::read(path, Links::Refuse, MAX_LEN).ok()?;
     let stored: Stored = serde_json::from_slice(&text).ok()?;
     if stored.schema != SCHEMA || !(1..=MAX_TEMPLATES).contains(&stored.templates.len()) {
         return None;
@@ -130,5 +128,8 @@ mod tests {
             assert_eq!(load(&path, &image), None, "{text}");
         }
         store(Path::new("/proc/nowhere/x"), &calibration);
+        fs::remove_file(&path).expect("removed");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).expect("a pipe");
+        assert_eq!(load(&path, &image), None, "a pipe");
     }
 }

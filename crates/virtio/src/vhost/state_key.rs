@@ -4,12 +4,12 @@
 //! The key under which states of devices move between hosts, and their tags.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use millrace_hostfs::ordinary::{self, Links};
 use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
@@ -35,11 +35,10 @@ impl StateKey {
     /// If it has another length, is no file, belongs to another user, or can be read or written by others.
     pub fn read(path: &Path) -> io::Result<Self> {
         let refused = |reason: &str| io::Error::other(reason.to_owned());
-        // A FIFO would block the open.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        // A credential may be a link.
+        let mut file = ordinary::open(path, Links::Follow)?;
         let found = file.metadata()?;
-        if !found.is_file() || found.len() != STATE_KEY_LEN as u64 {
+        if found.len() != STATE_KEY_LEN as u64 {
             return Err(refused(
                 "not a file of 32 bytes: make one with `openssl rand -out FILE 32`",
             ));
@@ -113,7 +112,12 @@ mod tests {
             let error = read(len, mode).unwrap_err();
             assert!(error.contains(reason), "{len} {mode:o}: {error}");
         }
-        assert!(StateKey::read(folder.path()).is_err(), "a folder");
+        let error = StateKey::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("a folder"), "{error}");
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        let error = StateKey::read(&pipe).unwrap_err().to_string();
+        assert!(error.contains("a pipe"), "{error}");
         assert!(StateKey::read(&folder.path().join("none")).is_err());
     }
 }

@@ -6,13 +6,13 @@
 mod files;
 mod problems;
 
-use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use millrace_hostfs::child::{self, ChildLimits, find_program};
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::{ATTRIBUTE_BYTES, Root, TABLE_BYTES, cpu_list};
 use serde::Deserialize;
 
@@ -208,7 +208,7 @@ impl Host {
             host.openssl_config_error = end
                 .openssl_config
                 .as_ref()
-                .and_then(|path| Some(File::open(path).err()?.to_string()));
+                .and_then(|path| Some(ordinary::open(path, Links::Follow).err()?.to_string()));
             host.revocations = revocations(&end.certificates.join(REVOCATIONS));
         }
         host

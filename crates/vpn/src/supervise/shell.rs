@@ -4,18 +4,18 @@
 //! The I/O of a supervisor: one thread that polls, and one short-lived thread per start of a process.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::ordinary::{self, Links};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::Ipv4PathMtuDiscovery;
 use rustix::net::sockopt::set_ip_mtu_discover;
@@ -51,6 +51,9 @@ const SMALL_PROBE_BYTES: usize = 84;
 
 /// Bound on a packet that is read: a jumbo frame.
 const MAX_PACKET: usize = 9216;
+
+/// Bound on a configuration of a member, in bytes: one has 4 KiB.
+const MAX_CONFIG: usize = 1 << 20;
 
 /// A member with its open sockets.
 struct Attached {
@@ -209,8 +212,8 @@ impl Shell<'_> {
                 };
                 self.members.insert(number, attached);
             }
-            let running = fs::read(&member.running_config).ok();
-            let differs = running.is_some() && running != fs::read(&member.config).ok();
+            let running = configuration(&member.running_config);
+            let differs = running.is_some() && running != configuration(&member.config);
             if self.members[&number].tunnel.is_some() {
                 // Without the copy the process has to restart: see `apply::restart`.
                 let restarts = running.is_none()
@@ -568,10 +571,15 @@ impl Attached {
 
 /// Whether the process of a member was started with another configuration than its newest.
 fn is_started_with_another(member: &LinkMember) -> bool {
-    let newest = fs::read(&member.config).ok();
     // A process that an earlier version started has no such copy.
-    let started = fs::read(member.started_config()).or_else(|_| fs::read(&member.running_config));
-    started.ok() != newest
+    let started =
+        configuration(&member.started_config()).or_else(|| configuration(&member.running_config));
+    started != configuration(&member.config)
+}
+
+/// A configuration of a member in the link's run folder.
+fn configuration(path: &Path) -> Option<Vec<u8>> {
+    ordinary::read(path, Links::Refuse, MAX_CONFIG).ok()
 }
 
 fn has_ended(tunnel: &Tunnel) -> bool {

@@ -3,7 +3,7 @@
 
 //! The status that the supervisor writes for other commands, and its log of changes.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -104,18 +104,36 @@ pub(super) fn log_changes(state: &Path, run: &Path, changes: &[StateChange]) -> 
 
 /// Appends to a log. One that has reached its bound first moves to a name that ends in `.1`.
 fn append(log: &Path, text: &str) -> io::Result<()> {
-    if fs::metadata(log).is_ok_and(|metadata| metadata.len() > MAX_LOG) {
+    if fs::symlink_metadata(log).is_ok_and(|metadata| metadata.len() > MAX_LOG) {
         let mut former = log.as_os_str().to_owned();
         former.push(".1");
         fs::rename(log, former)?;
     }
-    OpenOptions::new().create(true).append(true).open(log)?.write_all(text.as_bytes())
+    ordinary::open_to_append(log, 0o644)?.write_all(text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::supervise::MemberState;
+
+    #[test]
+    fn pipe_in_the_place_of_a_log_keeps_no_line_from_the_other_log() {
+        let (state, run) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let pipe = state.path().join("changes.log");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
+        let change = StateChange {
+            member: 0,
+            state: MemberState::Silent,
+            reason: "no echo".to_owned(),
+            noticed_after_ms: None,
+        };
+        let error = log_changes(state.path(), run.path(), &[change]).expect_err("a pipe");
+        assert!(error.to_string().contains("a pipe"), "{error}");
+        let text = fs::read_to_string(run.path().join("supervisor.log")).expect("a log");
+        assert_eq!(text.lines().count(), 1);
+    }
 
     #[test]
     fn each_change_is_a_line_of_both_logs_and_a_full_log_moves_aside() {

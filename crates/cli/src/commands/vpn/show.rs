@@ -3,11 +3,10 @@
 
 //! The status of a link and its history, as tables and JSON.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_vpn::apply::{self, ApplyError};
 use millrace_vpn::supervise::{LinkState, LinkStatus, MemberStatus, read_status};
 
@@ -94,7 +93,7 @@ fn members(members: &[MemberStatus]) -> Table {
 const LAST_CHANGES: usize = 5;
 
 /// Bound on the part of that log that is read, in bytes: the lines are short.
-const LOG_END: u64 = 4096;
+const LOG_END: u32 = 4096;
 
 pub(super) fn watch(args: &VpnWatchArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -164,15 +163,8 @@ fn rates(before: &LinkStatus, after: &LinkStatus) -> Option<(f64, f64)> {
 
 /// The last lines of a log; empty where there is none.
 fn last_lines(path: &Path) -> String {
-    let read = || -> io::Result<String> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LOG_END)))?;
-        let mut bytes = Vec::new();
-        file.take(LOG_END).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let text = read().unwrap_or_default();
+    let end = ordinary::read_end(path, Links::Refuse, LOG_END).unwrap_or_default();
+    let text = String::from_utf8_lossy(&end);
     let lines: Vec<&str> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(LAST_CHANGES)..];
     last.iter().map(|line| format!("  {line}\n")).collect()
