@@ -64,7 +64,15 @@ const SHOWS: &str = "write show system acceleration qat, or add: status, device 
 /// The first line that is none, with what to write.
 pub fn parse(text: &str) -> Result<Vec<VyosCommand>, VyosError> {
     let mut commands = Vec::new();
-    for (at, line) in text.lines().take(MAX_LINES).enumerate() {
+    for (at, line) in text.lines().enumerate() {
+        if at == MAX_LINES {
+            return Err(VyosError {
+                line: at + 1,
+                text: String::new(),
+                problem: "there are more than 100,000 lines",
+                remedy: "give the lines with `acceleration qat` alone",
+            });
+        }
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -272,6 +280,13 @@ mod tests {
             VyosCommand::Delete,
         ];
         assert_eq!(parse(text), Ok(expected));
+    }
+
+    #[test]
+    fn lines_past_the_bound_are_an_error_and_not_left_out() {
+        assert!(parse(&"\n".repeat(MAX_LINES)).expect("read").is_empty());
+        let error = parse(&"\n".repeat(MAX_LINES + 1)).expect_err("too many");
+        assert!(error.problem.contains("more than 100,000"), "{error}");
     }
 
     #[test]

@@ -63,6 +63,12 @@ pub enum SystemConfError {
         /// Its value.
         value: String,
     },
+    /// The file, with those that it includes, is longer than any.
+    #[error(
+        "{}: it has too many values or included files to know its policy: split it, or name another file in \
+         OPENSSL_CONF of the service", .0.display()
+    )]
+    TooLong(PathBuf),
     /// A path that would need quoting.
     #[error("{}: a path with blanks, quotes or `$` cannot be included by openssl.cnf; move the file", .0.display())]
     Path(PathBuf),
@@ -100,6 +106,7 @@ impl SystemConf {
             return Err(SystemConfError::Path(path));
         }
         let cnf = match read_cnf(root, &path) {
+            Ok(cnf) if cnf.is_cut() => return Err(SystemConfError::TooLong(path)),
             Ok(cnf) => cnf,
             Err(reason) => return Err(SystemConfError::Unreadable { path, reason }),
         };

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::plan::{RecipePlan, Snippet};
-use crate::users::other_user;
+use crate::users::ServiceFiles;
 
 /// The record of a write that is under way, below the root: a process that is killed leaves it, and the next one goes
 /// back by it first.
@@ -76,25 +76,31 @@ pub struct UsedFile {
 
 /// Removes the files of a plan that are as they were generated, whatever their contents were then, and that no other
 /// service names.
+///
+/// # Errors
+/// A file of a service cannot be read, so that another user of a file is perhaps not seen; or a file cannot be removed.
 pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError> {
     recover(root)?;
+    let services = ServiceFiles::find(root)?;
     let mut result = RemovedFiles::default();
     for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {
         let path = change.path;
         match change.state {
             FileState::New => {}
             FileState::Edited | FileState::Foreign => result.kept.push(path),
-            FileState::Unchanged | FileState::Changed => match other_user(&file.path, plan, root) {
-                Some(by) => result.used.push(UsedFile { path, by }),
-                None => {
-                    fs::remove_file(&path).map_err(|source| WriteError::Io {
-                        doing: "removing",
-                        path: path.clone(),
-                        source,
-                    })?;
-                    result.removed.push(path);
+            FileState::Unchanged | FileState::Changed => {
+                match services.other_user(&file.path, plan, root)? {
+                    Some(by) => result.used.push(UsedFile { path, by }),
+                    None => {
+                        fs::remove_file(&path).map_err(|source| WriteError::Io {
+                            doing: "removing",
+                            path: path.clone(),
+                            source,
+                        })?;
+                        result.removed.push(path);
+                    }
                 }
-            },
+            }
         }
     }
     Ok(result)

@@ -26,6 +26,7 @@ pub struct Cnf {
     sections: BTreeMap<String, Vec<(String, String)>>,
     values: usize,
     included: usize,
+    is_cut: bool,
 }
 
 impl Cnf {
@@ -47,21 +48,32 @@ impl Cnf {
                 let _ = self.sections.entry(section.clone()).or_default();
             } else if let Some(file) = include(line) {
                 let is_full = self.included >= MAX_INCLUDES;
+                self.is_cut |= is_full;
                 for text in if is_full { Vec::new() } else { read(file) } {
-                    if self.included < MAX_INCLUDES {
-                        self.included += 1;
-                        self.add(&text, section, read);
+                    if self.included == MAX_INCLUDES {
+                        self.is_cut = true;
+                        break;
                     }
+                    self.included += 1;
+                    self.add(&text, section, read);
                 }
-            } else if let Some((name, value)) = assignment(line)
-                && self.values < MAX_VALUES
-            {
+            } else if let Some((name, value)) = assignment(line) {
+                if self.values == MAX_VALUES {
+                    self.is_cut = true;
+                    return;
+                }
                 self.values += 1;
                 let (section, name) = name.split_once("::").unwrap_or((section, name));
                 let values = self.sections.entry(section.to_owned()).or_default();
                 values.push((name.to_owned(), value));
             }
         }
+    }
+
+    /// Whether the configuration has more values or included files than are read.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// The last assignment counts, as in OpenSSL.
@@ -177,6 +189,17 @@ mod tests {
         });
         assert_eq!(cnf.section(DEFAULT).map(<[_]>::len), Some(MAX_INCLUDES));
         assert!(read <= MAX_INCLUDES);
+        assert!(cnf.is_cut());
+    }
+
+    #[test]
+    fn configuration_past_the_bounds_says_that_it_is_cut() {
+        for (more, is_cut) in [(0, false), (1, true)] {
+            let values = "x = 1\n".repeat(MAX_VALUES + more);
+            assert_eq!(Cnf::parse(&values, |_| Vec::new()).is_cut(), is_cut, "{more} values");
+            let files = |_: &str| vec![String::new(); MAX_INCLUDES + more];
+            assert_eq!(Cnf::parse(".include a\n", files).is_cut(), is_cut, "{more} files");
+        }
     }
 
     #[test]

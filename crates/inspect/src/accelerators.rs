@@ -116,7 +116,7 @@ fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
         let Some(device_id) = text("device").filter(|_| is_one) else {
             continue;
         };
-        if gpus.len() == MAX_DEVICES {
+        if reader.is_full("NVIDIA GPUs", &gpus, MAX_DEVICES) {
             break;
         }
         let numa_node = reader.numa_node(&format!("{PCI}/{address}"));
@@ -155,7 +155,8 @@ fn virtio_crypto(reader: &mut SectionReader<'_>) -> Vec<Bound> {
     let mut found = Vec::new();
     for name in reader.names(VIRTIO) {
         let number = reader.word(&format!("{VIRTIO}/{name}/device"));
-        if number.as_deref() == Some(VIRTIO_CRYPTO) && found.len() < MAX_DEVICES {
+        if number.as_deref() == Some(VIRTIO_CRYPTO) && !reader.is_full(VIRTIO, &found, MAX_DEVICES)
+        {
             let driver = reader.link_name(&format!("{VIRTIO}/{name}/driver"));
             found.push(Bound { name, driver });
         }
@@ -172,7 +173,7 @@ fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<AcceleratorUnit> {
             continue;
         }
         let enabled = reader.word(&format!("{DSA}/{name}/state")).as_deref() == Some("enabled");
-        if found.len() < MAX_DEVICES {
+        if !reader.is_full(DSA, &found, MAX_DEVICES) {
             found.push(AcceleratorUnit { name, enabled });
         }
     }

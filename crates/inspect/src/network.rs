@@ -25,8 +25,8 @@ pub(crate) const TUNNEL_OVERHEAD: u32 = 80;
 /// Bound on calls of `ethtool`: each takes milliseconds.
 const MAX_CARDS: usize = 16;
 
-/// Bound on counters of one file: `xfrm_stat` has about 30.
-const MAX_COUNTERS: usize = 256;
+/// What is not known of the cards after those.
+const OFFLOADS: &str = "ethtool -k of each card";
 
 /// Cryptography in the network stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -119,13 +119,12 @@ pub fn counters(text: &str) -> BTreeMap<String, u64> {
             let mut words = line.split_ascii_whitespace();
             Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
         })
-        .take(MAX_COUNTERS)
         .collect()
 }
 
 fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
     let mut found = Vec::new();
-    let mut cards = 0;
+    let mut cards = Vec::new();
     for name in reader.names(INTERFACES) {
         let folder = format!("{INTERFACES}/{name}");
         // `lo`, and files other than interfaces (`bonding_masters`).
@@ -133,7 +132,7 @@ fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
         if name == "lo" || !is_folder {
             continue;
         }
-        if found.len() == MAX_INTERFACES {
+        if reader.is_full(INTERFACES, &found, MAX_INTERFACES) {
             break;
         }
         let driver = reader.link_name(&format!("{folder}/device/driver"));
@@ -150,8 +149,8 @@ fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
             esp_offload: None,
             name,
         };
-        if kind == InterfaceKind::Card && cards < MAX_CARDS {
-            cards += 1;
+        if kind == InterfaceKind::Card && !reader.is_full(OFFLOADS, &cards, MAX_CARDS) {
+            cards.push(());
             ask_ethtool(reader, &mut interface);
         }
         found.push(interface);

@@ -226,10 +226,23 @@ impl<'a> SectionReader<'a> {
         let mut items = items.into_iter();
         let first: Vec<T> = items.by_ref().take(most).collect();
         if items.next().is_some() {
-            let reason = format!("more than {most}; the others are left out");
-            self.note(what, Unavailable::unreadable(reason));
+            self.note_more(what, most);
         }
         first
+    }
+
+    /// Whether a list has `most` items already; notes then under the name `what` that one more was found.
+    pub fn is_full<T>(&mut self, what: &str, list: &[T], most: usize) -> bool {
+        if list.len() < most {
+            return false;
+        }
+        self.note_more(what, most);
+        true
+    }
+
+    fn note_more(&mut self, what: &str, most: usize) {
+        let reason = format!("more than {most}; the others are left out");
+        self.note(what, Unavailable::unreadable(reason));
     }
 
     /// Notes that something could not be read.

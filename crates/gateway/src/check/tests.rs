@@ -33,7 +33,7 @@ impl Nodes for Machine {
     fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Asked> {
         assert!([0, 33].contains(&place.user.uid), "as the worker's user");
         let names: Vec<&str> = question.keys.iter().map(|key| key.name.as_str()).collect();
-        assert!(names.iter().all(|name| *name == "www"), "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("www")), "{names:?}");
         let answer = self.answer.clone()?;
         let state = |key: KeyState| NodeReport {
             name: "node-1".to_owned(),
@@ -187,8 +187,11 @@ impl Machine {
 }
 
 fn stub() -> String {
-    let stub = millrace_operation::stub::Stub::new("www", b"x");
-    stub.expect("a stub").to_pem()
+    stub_of("www")
+}
+
+fn stub_of(name: &str) -> String {
+    millrace_operation::stub::Stub::new(name, b"x").expect("a stub").to_pem()
 }
 
 #[test]
@@ -382,6 +385,28 @@ fn socket_and_policy_are_checked_for_the_workers() {
     machine.expect(CheckOutcome::Failure, "node", "no node answers");
     machine.answer = None;
     machine.expect(CheckOutcome::Unseen, "node", "cannot be tried");
+}
+
+#[test]
+fn keys_past_the_bound_of_a_check_are_not_passed_over_in_silence() {
+    let machine = Machine::new(Server::Nginx);
+    let serve = |count: usize| {
+        let keys: String = (1..count)
+            .map(|number| {
+                machine.put(&format!("{number}.key"), &stub_of(&format!("www-{number}")));
+                format!("ssl_certificate_key {number}.key; ")
+            })
+            .collect();
+        let text = format!(
+            "env OPENSSL_CONF; env LD_PRELOAD; events {{ worker_connections 500; }}\n\
+             http {{ server {{ listen 443 ssl; ssl_certificate_key www.key; {keys} }} }}"
+        );
+        machine.put("nginx.conf", &text);
+    };
+    serve(64);
+    assert_eq!(machine.report().count(CheckOutcome::Unseen), 0);
+    serve(65);
+    machine.expect(CheckOutcome::Unseen, "policy", "64 of 65 keys");
 }
 
 /// A machine whose nodes are elsewhere.

@@ -289,12 +289,18 @@ fn openssl(libraries: &[Library]) -> Option<String> {
 fn slow(libraries: &[Library]) -> Vec<String> {
     // A few are enough here; `millrace inspect openssl` lists all.
     const MANY: usize = 3;
-    let slow = libraries.iter().filter_map(|library| {
+    let mut slow = libraries.iter().filter_map(|library| {
         let first = library.slow.first()?;
         Some(format!(
             "{} is slower than this processor allows ({}): {}",
             library.path, first.what, first.evidence
         ))
     });
-    slow.take(MANY).collect()
+    let mut first: Vec<String> = slow.by_ref().take(MANY).collect();
+    let more = slow.count();
+    if more > 0 {
+        first
+            .push(format!("{more} more libraries are slow: `millrace inspect openssl` lists them"));
+    }
+    first
 }

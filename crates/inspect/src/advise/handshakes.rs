@@ -101,10 +101,12 @@ impl HandshakeRun {
         if saved.benchmark != BENCHMARK {
             return Err(HandshakeRunError::Benchmark(plain(&saved.benchmark)));
         }
+        if saved.comparisons.len() > MAX_COMPARISONS {
+            return Err(HandshakeRunError::TooLarge);
+        }
         let comparisons: Vec<Comparison> = saved
             .comparisons
             .into_iter()
-            .take(MAX_COMPARISONS)
             .filter_map(|comparison| serde_json::from_value(comparison).ok())
             .filter(|comparison: &Comparison| comparison.ratio.is_valid())
             .collect();
@@ -227,5 +229,12 @@ mod tests {
         }
         let large = vec![b' '; MAX_BYTES + 1];
         assert!(matches!(HandshakeRun::parse(&large), Err(HandshakeRunError::TooLarge)));
+        let rows = |count: usize| {
+            let rows = vec!["0"; count].join(",");
+            let text = format!(r#"{{"benchmark": "{BENCHMARK}", "comparisons": [{rows}]}}"#);
+            HandshakeRun::parse(text.as_bytes())
+        };
+        assert!(matches!(rows(MAX_COMPARISONS), Err(HandshakeRunError::Empty)));
+        assert!(matches!(rows(MAX_COMPARISONS + 1), Err(HandshakeRunError::TooLarge)));
     }
 }

@@ -118,10 +118,12 @@ impl Sizes {
         if !saved.format.starts_with(FORMAT) {
             return Err(SizesError::Format(saved.format.chars().take(40).collect()));
         }
+        if saved.measured.len() > MAX_ROWS {
+            return Err(SizesError::TooLarge);
+        }
         let rows: Vec<Row> = saved
             .measured
             .into_iter()
-            .take(MAX_ROWS)
             .filter_map(|row| serde_json::from_value(row).ok())
             .filter(|row: &Row| row.range().is_some() && row.size > 0)
             .collect();
@@ -270,6 +272,12 @@ mod tests {
             assert!(Sizes::parse(bad).is_err(), "{:?}", bad.escape_ascii().to_string());
         }
         assert!(matches!(Sizes::parse(&vec![b' '; MAX_BYTES + 1]), Err(SizesError::TooLarge)));
+        let rows = |count: usize| {
+            let rows = vec!["0"; count].join(",");
+            Sizes::parse(format!(r#"{{"format": "{FORMAT}1", "measured": [{rows}]}}"#).as_bytes())
+        };
+        assert!(matches!(rows(MAX_ROWS), Err(SizesError::Empty)));
+        assert!(matches!(rows(MAX_ROWS + 1), Err(SizesError::TooLarge)));
         let deep = "[".repeat(100_000);
         assert!(Sizes::parse(deep.as_bytes()).is_err());
     }

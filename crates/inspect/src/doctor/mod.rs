@@ -33,7 +33,7 @@ pub use self::checks::CHECKS;
 pub use self::finding::{Finding, Remedy, Severity};
 pub use self::observation::{Observation, diagnose};
 pub use self::places::ConfiguredProgram;
-pub use self::settings::{FileSettings, MAX_SETTINGS, Setting};
+pub use self::settings::{FileSettings, Setting};
 use self::system::System;
 use crate::accelerators::Accelerators;
 use crate::cpu::Cpu;

@@ -14,7 +14,7 @@ use crate::section::SectionReader;
 /// Bound on the files of one program: a gateway with more tunnels repeats the same settings.
 const MAX_FILES: usize = 512;
 /// Bound on the settings of one file: a file with 100 tunnels has five each that checks judge.
-pub const MAX_SETTINGS: usize = 512;
+const MAX_SETTINGS: usize = 512;
 /// Longest value, in characters; the rest is cut. The longest that a check judges is a list of TLS ciphers.
 const MAX_VALUE: usize = 1_024;
 
@@ -39,7 +39,7 @@ pub struct Setting {
 }
 
 impl FileSettings {
-    /// The settings in this text that checks judge, at most [`MAX_SETTINGS`].
+    /// The settings in this text that checks judge.
     #[must_use]
     pub fn read(program: ConfiguredProgram, text: &str) -> Vec<Setting> {
         let is_known = |name: &str| {
@@ -49,7 +49,6 @@ impl FileSettings {
         text.lines()
             .flat_map(|line| parse_line(program, line))
             .filter(|setting| is_known(&setting.name))
-            .take(MAX_SETTINGS)
             .collect()
     }
 }
@@ -94,6 +93,7 @@ pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<FileSettings> {
             let names: Vec<&str> = place.names.split(' ').collect();
             let lines = reader.lines_with_if_there(&file, &names);
             let settings = FileSettings::read(place.program, &lines.join("\n"));
+            let settings = reader.first(&file, settings, MAX_SETTINGS);
             if !settings.is_empty() {
                 found.push(FileSettings { program: place.program, file, settings });
             }
@@ -117,8 +117,7 @@ fn files(reader: &mut SectionReader<'_>, place: &Place) -> Vec<String> {
             files.extend(names.map(|name| format!("{folder}/{name}")));
         }
     }
-    files.truncate(MAX_FILES);
-    files
+    reader.first(place.paths, files, MAX_FILES)
 }
 
 /// The settings in a line. Lines are read alone: a report has only those with a name in [`PLACES`].

@@ -127,7 +127,7 @@ pub fn section(root: &Root) -> Section<System> {
         qat_firmware: firmware(&mut reader),
         qat_manager: qat_manager(root),
         kernel_version: reader.text_if_there("proc/version").map(|text| kernel_version(&text)),
-        servers: servers(&reader),
+        servers: servers(&mut reader),
         settings: settings::find(&mut reader),
         configured_services: configured(&mut reader),
         blocked_modules: blocked::read(&mut reader),
@@ -151,8 +151,8 @@ fn boot(reader: &mut SectionReader<'_>) -> Vec<String> {
         let name = word.split('=').next().unwrap_or_default();
         KERNEL_PARAMETERS.contains(&name)
     };
-    let words = text.split_whitespace().filter(judged).take(MAX_ROWS);
-    words.map(str::to_owned).collect()
+    let words = text.split_whitespace().filter(judged).map(str::to_owned);
+    reader.first("proc/cmdline", words, MAX_ROWS)
 }
 
 fn sysctls(reader: &mut SectionReader<'_>) -> BTreeMap<String, u64> {
@@ -260,7 +260,7 @@ fn kernel_version(text: &str) -> String {
     format!("{release} {build}").trim_end().to_owned()
 }
 
-fn servers(reader: &SectionReader<'_>) -> Vec<RunningServer> {
+fn servers(reader: &mut SectionReader<'_>) -> Vec<RunningServer> {
     let root = reader.root();
     let running = process::named(root, |name| program_of(name).is_some()).into_iter();
     let servers = running.filter_map(|server| {
@@ -276,7 +276,7 @@ fn servers(reader: &SectionReader<'_>) -> Vec<RunningServer> {
             has_filter: filter,
         })
     });
-    servers.take(MAX_ROWS).collect()
+    reader.first("servers", servers, MAX_ROWS)
 }
 
 #[cfg(test)]

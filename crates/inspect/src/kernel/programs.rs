@@ -73,7 +73,8 @@ pub(super) fn read(reader: &mut SectionReader<'_>) -> ProgramCiphers {
         Vec::new()
     } else {
         let cpuinfo = reader.table("proc/cpuinfo").unwrap_or_default();
-        systems(&text, |system| bulk_sizes::is_of(system, &release, &cpuinfo))
+        let found = systems(&text, |system| bulk_sizes::is_of(system, &release, &cpuinfo));
+        reader.first(&sizes_file, found, MAX_SYSTEMS)
     };
     let mut af_alg_blocked = blocked::read(reader);
     af_alg_blocked.retain(|one| one.module == AF_ALG || kind_of(&one.module).is_some());
@@ -144,11 +145,12 @@ fn sizes_file(reader: &mut SectionReader<'_>) -> String {
     file.trim_start_matches('/').to_owned()
 }
 
+/// The systems of the file, at most one more than are shown.
 fn systems(text: &str, is_here: impl Fn(&str) -> bool) -> Vec<MeasuredSystem> {
     let mut systems: Vec<MeasuredSystem> = Vec::new();
     for BulkSize { system, interface, algorithm, least, measured_s } in BulkSize::all(text) {
         let known = systems.iter().position(|known| known.system == system);
-        if known.is_none() && systems.len() == MAX_SYSTEMS {
+        if known.is_none() && systems.len() > MAX_SYSTEMS {
             continue;
         }
         let at = known.unwrap_or_else(|| {

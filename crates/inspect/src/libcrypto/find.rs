@@ -87,7 +87,8 @@ pub(super) fn libraries(reader: &mut SectionReader<'_>) -> Candidates {
 fn folders(reader: &mut SectionReader<'_>) -> Vec<String> {
     let mut folders: Vec<String> = Vec::new();
     let mut add = |reader: &mut SectionReader<'_>, folder: String| {
-        if folders.len() < MAX_FOLDERS && !folders.contains(&folder) && !is_link(reader, &folder) {
+        let is_new = !folders.contains(&folder) && !is_link(reader, &folder);
+        if is_new && !reader.is_full("folders of libraries", &folders, MAX_FOLDERS) {
             folders.push(folder);
         }
     };

@@ -102,6 +102,9 @@ pub struct Slow {
 /// Bound on libraries; an ordinary tree has fewer.
 const MAX_LIBRARIES: usize = 64;
 
+/// Their name where some are left out.
+const LIBRARIES: &str = "libraries and programs";
+
 /// Reads the facts about the libraries, judged on these processors.
 #[must_use]
 pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
@@ -116,14 +119,13 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
     }
     let mut libraries = Vec::new();
     for path in candidates.shared {
-        if libraries.len() == MAX_LIBRARIES {
-            reader.note(&path, Unavailable::unreadable("too many libraries: the rest is omitted"));
+        if reader.is_full(LIBRARIES, &libraries, MAX_LIBRARIES) {
             break;
         }
         libraries.extend(describe(&mut reader, &path, cpu, Container::SharedLibrary));
     }
     for path in candidates.programs {
-        if libraries.len() < MAX_LIBRARIES {
+        if !reader.is_full(LIBRARIES, &libraries, MAX_LIBRARIES) {
             libraries.extend(describe(&mut reader, &path, cpu, Container::Program));
         }
     }

@@ -261,6 +261,7 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
     ("libmillrace_preload", POOL, "Millrace's library for nginx"),
 ];
 
+/// The tunnels and servers among the processes, at most one more than the report has.
 fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<CryptoUser> {
     let running = process::named(root, |name| program_of(name).is_some());
     let mut subjects: Vec<CryptoUser> = Vec::new();
@@ -284,7 +285,7 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<C
         let same = |known: &CryptoUser| {
             known.evidence == subject.evidence && known.what.starts_with(program)
         };
-        if !subjects.iter().any(same) && subjects.len() < MAX_SUBJECTS {
+        if !subjects.iter().any(same) && subjects.len() <= MAX_SUBJECTS {
             subjects.push(subject);
         }
     }

@@ -12,12 +12,8 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bound on engines, ring pairs and devices of one text: the largest device has 17 engines and 64 ring
-/// pairs, the largest machine a few dozen devices.
+/// Bound on the rings of a device: the largest has 64 pairs. The rows of one text are bounded by its length.
 pub const MAX_ROWS: usize = 1024;
-
-/// Bound on the keys of one section file (`dev_cfg`): 64 instances have 10 keys each.
-pub const MAX_KEYS: usize = 4096;
 
 /// Counters of one acceleration engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,9 +59,6 @@ pub fn full_address(address: &str) -> String {
 pub fn fw_counters(text: &str) -> Vec<QatEngineCounters> {
     let mut engines: BTreeMap<u32, QatEngineCounters> = BTreeMap::new();
     for line in text.lines() {
-        if engines.len() >= MAX_ROWS {
-            break;
-        }
         if let Some((what, engine, value)) = framed_counter(line) {
             let row = engines.entry(engine).or_default();
             row.engine = engine;
@@ -144,19 +137,16 @@ pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
 pub fn dev_cfg(text: &str) -> Sections {
     let mut sections = Sections::new();
     let mut section = String::new();
-    let mut keys = 0;
     for line in text.lines().map(trimmed) {
-        if line.is_empty() || line.starts_with('#') || keys >= MAX_KEYS {
+        if line.is_empty() || line.starts_with('#') {
             continue;
         }
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             section = name.to_owned();
             sections.entry(section.clone()).or_default();
-            keys += 1;
         } else if let Some((key, value)) = line.split_once('=') {
             let entry = sections.entry(section.clone()).or_default();
             entry.insert(key.trim().to_owned(), value.trim().trim_matches('"').to_owned());
-            keys += 1;
         }
     }
     sections
@@ -172,7 +162,6 @@ pub fn telemetry(text: &str) -> BTreeMap<String, u64> {
             let key = words.next()?;
             Some((key.to_owned(), number(words.next()?)?))
         })
-        .take(MAX_ROWS)
         .collect()
 }
 
@@ -214,7 +203,6 @@ pub fn services(text: &str) -> Vec<String> {
         .map(str::trim)
         .filter(|service| !service.is_empty())
         .map(str::to_owned)
-        .take(MAX_ROWS)
         .collect()
 }
 
@@ -317,7 +305,6 @@ mod tests {
         assert_eq!(sections["KERNEL"]["NumberCyInstances"], "2");
         assert_eq!(sections["KERNEL"]["Cy0Name"], "IPSec0");
         assert_eq!(services("sym;asym\n\0"), ["sym", "asym"]);
-        assert!(dev_cfg(&"k = v\n".repeat(2 * MAX_KEYS)).values().all(|keys| keys.len() == 1));
     }
 
     #[test]

@@ -49,7 +49,12 @@ fn by_group(reader: &mut SectionReader<'_>) -> BTreeMap<String, Vec<FunctionHold
         let folder = format!("proc/{pid}/fd");
         let mut groups: Vec<String> = Vec::new();
         let descriptors = match root.list(&folder) {
-            Ok(list) => list.names,
+            Ok(list) => {
+                let names = reader.first(&folder, list.names, MAX_DESCRIPTORS);
+                // The list has a bound of its own.
+                let _ = list.truncated && reader.is_full(&folder, &names, 0);
+                names
+            }
             Err(Unavailable::Denied) => {
                 // Once for all: they belong to other users.
                 reader.note("proc/*/fd", Unavailable::Denied);
@@ -57,7 +62,7 @@ fn by_group(reader: &mut SectionReader<'_>) -> BTreeMap<String, Vec<FunctionHold
             }
             Err(_) => continue,
         };
-        for descriptor in descriptors.into_iter().take(MAX_DESCRIPTORS) {
+        for descriptor in descriptors {
             let target = root.link(&format!("{folder}/{descriptor}")).ok().flatten();
             let group = target.as_deref().and_then(|target| target.strip_prefix("/dev/vfio/"));
             let is_group = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit());

@@ -236,7 +236,7 @@ pub fn section(root: &Root) -> Section<Qat> {
             let ours = formats::interrupts(&text, |line| line.contains("qat"));
             ours.fold(0_u64, |sum, (_, count)| sum.saturating_add(count))
         }),
-        user_space: user_space(root),
+        user_space: user_space(&mut reader),
     };
     reader.section(Some(qat))
 }
@@ -260,7 +260,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<QatDevice> {
         let Some(identity) = identify(vendor, device_id) else {
             continue;
         };
-        if devices.len() == MAX_DEVICES {
+        if reader.is_full("QAT devices", &devices, MAX_DEVICES) {
             break;
         }
         let mut device = QatDevice {
@@ -385,7 +385,7 @@ fn rings(reader: &mut SectionReader<'_>, folder: &str) -> Vec<Ring> {
             continue;
         }
         for name in reader.names(&format!("{folder}/transport/{bank}")) {
-            if !name.starts_with("ring_") || found.len() == formats::MAX_ROWS {
+            if !name.starts_with("ring_") {
                 continue;
             }
             let text = reader.text_if_there(&format!("{folder}/transport/{bank}/{name}"));
@@ -393,6 +393,7 @@ fn rings(reader: &mut SectionReader<'_>, folder: &str) -> Vec<Ring> {
             found.extend(ring.filter(|ring| ring.used_bytes > 0));
         }
     }
+    let mut found = reader.first(&format!("{folder}/transport"), found, formats::MAX_ROWS);
     // By fill ratio: sizes differ.
     found.sort_by_key(|ring| {
         std::cmp::Reverse(ring.used_bytes.saturating_mul(1000) / ring.size_bytes)
@@ -452,14 +453,17 @@ const LIBRARY_FOLDERS: [&str; 10] = [
     "usr/local/ssl/lib",
 ];
 
-fn user_space(root: &Root) -> Vec<String> {
+fn user_space(reader: &mut SectionReader<'_>) -> Vec<String> {
     const STEMS: [&str; 6] =
         ["qatengine", "qatprovider", "libqat.so", "libqat_s.so", "libusdm", "libcrypto_mb.so"];
     let mut found = Vec::new();
     for folder in LIBRARY_FOLDERS {
-        for name in root.names(folder) {
+        for name in reader.root().names(folder) {
             let is_one = STEMS.iter().any(|stem| name.starts_with(stem));
-            if is_one && name.contains(".so") && found.len() < MAX_DEVICES {
+            if is_one
+                && name.contains(".so")
+                && !reader.is_full("QAT libraries", &found, MAX_DEVICES)
+            {
                 found.push(format!("{folder}/{name}"));
             }
         }

@@ -42,6 +42,7 @@ pub(super) fn nodes(
         report.add("node", Unseen, seen, None);
         return None;
     };
+    let all = stubs.len();
     let question = Question {
         nodes: provider.nodes.clone(),
         tls: provider.tls.clone(),
@@ -56,6 +57,13 @@ pub(super) fn nodes(
         let remedy = evidence.write().worded(|write| format!("{files}, then {write}"));
         report.add("certificates", Failure, seen, remedy);
         return None;
+    }
+    if all > MAX_ASKED_KEYS {
+        let seen = format!(
+            "the nodes were asked for {MAX_ASKED_KEYS} of {all} keys; the others were not checked"
+        );
+        let remedy = "compare `millrace key list` on each node with the stubs".to_owned();
+        report.add("policy", Unseen, seen, Some(remedy));
     }
     let asked = nodes.ask(&worker.place, &question);
     if let Some(asked) = &asked {
