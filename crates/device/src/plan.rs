@@ -57,7 +57,9 @@ pub enum PlanError {
         device: String,
     },
     /// No driver, so no files.
-    #[error("{device} has no driver: run `modprobe {module}`, and `millrace doctor` if that fails")]
+    #[error(
+        "{device} has no driver: `millrace doctor` names a line that keeps {module} out; without one run `modprobe {module}`"
+    )]
     NoDriver {
         /// Bus address.
         device: String,

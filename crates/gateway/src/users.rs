@@ -85,8 +85,8 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, WriteError> {
     paths.collect::<io::Result<_>>().map_err(|source| failed(folder, source))
 }
 
-/// Whether the file names `path` outside of a comment. What is no file, such as a masked unit, does not, nor does a link
-/// to nothing.
+/// Whether the file names `path` outside of a comment. A masked unit does not, as other things that are no files, nor
+/// does a link to nothing.
 fn names(file: &Path, path: &str) -> Result<bool, WriteError> {
     let text = match ordinary::read(file, Links::Follow, MAX_FILE) {
         Err(error)

@@ -25,7 +25,7 @@ pub(crate) const TUNNEL_OVERHEAD: u32 = 80;
 /// Bound on calls of `ethtool`: each takes milliseconds.
 const MAX_CARDS: usize = 16;
 
-/// What is not known of the cards after those.
+/// Name of the facts that are missing of the cards after those.
 const OFFLOADS: &str = "ethtool -k of each card";
 
 /// Cryptography in the network stack.

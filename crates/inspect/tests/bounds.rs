@@ -18,7 +18,7 @@ struct Bounded {
     bound: usize,
     /// Whether the last call of `add` makes all entries.
     in_one_file: bool,
-    /// What a machine with entries has besides.
+    /// Makes the rest of the machine.
     beside: fn(&MachineFolder),
     /// Adds one entry.
     add: fn(&MachineFolder, usize),

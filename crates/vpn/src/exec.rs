@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn pipe_in_the_place_of_a_file_of_the_run_folder_is_no_file_and_blocks_nobody() {
+    fn pipe_in_the_place_of_a_file_of_the_run_folder_is_no_file_and_nothing_waits_for_it() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).expect("a pipe");

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn pipe_in_the_history_is_no_configuration_and_blocks_nobody() {
+    fn pipe_in_the_history_is_no_configuration_and_nothing_waits_for_it() {
         let (_dir, folders) = folders();
         let record = |text| record_history("mr", (text, &None), [None, None], &folders);
         assert_eq!(record("first").expect("recorded"), 1);

@@ -9,6 +9,7 @@
 //! - [`sources`]: headers, rooms for `unsafe`, unfinished business, file sizes.
 //! - [`documents`]: the pages that a newcomer needs exist.
 //! - [`names`]: no two types that a reader could confuse.
+//! - [`remedies`]: modules that texts load, and the advisories that were read.
 //! - [`words`]: plain English.
 //!
 //! The rules run as `cargo xtask tidy` and as a test, so that no path to a merge avoids them.
@@ -20,6 +21,7 @@ mod exports;
 mod licences;
 mod names;
 mod pages;
+mod remedies;
 mod sources;
 mod words;
 
@@ -46,6 +48,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     complaints.extend(exports::check(root, &files)?);
     complaints.extend(names::check(root, &files)?);
     complaints.extend(pages::check(root, &files)?);
+    complaints.extend(remedies::check(root, &files)?);
     complaints.extend(words::check(root, &files)?);
     if complaints.is_empty() {
         eprintln!("tidy: {} files, {} packages: all in order", files.len(), metadata.len());

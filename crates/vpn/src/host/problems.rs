@@ -171,7 +171,8 @@ impl Host {
             DataPath::Kernel => add(
                 self.has_esp == Some(false),
                 "the kernel has no ESP".to_owned(),
-                "modprobe esp4; without the module write data-path = \"user\"",
+                "with the fix of CVE-2026-43284 (Linux 6.1.171, 6.6.138, 6.12.87, 6.18.28, 7.0.5) and no line of \
+                 modprobe.d that keeps it out: modprobe esp4; otherwise write data-path = \"user\"",
             ),
             DataPath::User => add(
                 !self.has_user_esp,

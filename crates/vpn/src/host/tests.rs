@@ -243,7 +243,7 @@ fn ipsec_link_needs_strongswan_and_a_data_path() {
     let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
     let text = text.join("\n");
     for expected in [
-        "the kernel has no ESP: modprobe esp4",
+        "the kernel has no ESP: with the fix of CVE-2026-43284",
         "charon-systemd is not installed: apt-get install charon-systemd",
         "swanctl is not installed: apt-get install strongswan-swanctl",
     ] {
