@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! A bad node beside a good one: it answers wrongly, never, in drips, in short frames, for foreign jobs, a hundred
-//! times slower, with errors, or now and then. After the first second no operation fails, and no wrong result comes
+//! times slower, with errors or refusals, or now and then. After the first second no operation fails, and no wrong result comes
 //! out, with each type of key. With a key on the gateway, and the bad node alone, none ever fails.
 
 use std::fs;
@@ -41,7 +41,7 @@ enum Bad {
     Flapping(Fault, Duration),
 }
 
-const BAD: [Bad; 10] = [
+const BAD: [Bad; 12] = [
     Bad::Constant(Fault::WrongResult),
     Bad::Constant(Fault::Drop),
     Bad::Constant(Fault::Drip(Duration::from_millis(20))),
@@ -51,6 +51,8 @@ const BAD: [Bad; 10] = [
     Bad::Constant(Fault::Latency(Duration::from_millis(300))),
     Bad::Constant(Fault::Failing(JobError::Failed)),
     Bad::Constant(Fault::NoKeys),
+    Bad::Constant(Fault::Failing(JobError::Busy)),
+    Bad::Constant(Fault::Failing(JobError::Denied)),
     Bad::Flapping(Fault::Drop, Duration::from_millis(400)),
     Bad::Flapping(Fault::Refuse, Duration::from_millis(50)),
 ];

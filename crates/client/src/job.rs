@@ -192,6 +192,8 @@ pub(crate) struct Job {
     pub(crate) tried: NodeSet,
     /// The nodes that failed the job without a reason that is theirs alone.
     pub(crate) failed: NodeSet,
+    /// The nodes that refused the job, as busy, or for the policy of its key.
+    pub(crate) declined: NodeSet,
     /// The nodes whose connection was lost with the job: they get it again if no other node can take it.
     pub(crate) lost: NodeSet,
     /// The nodes that gave a wrong result for the same operation: they get it again if there is no other node.
@@ -217,6 +219,7 @@ impl Job {
             retries: 0,
             tried: NodeSet::default(),
             failed: NodeSet::default(),
+            declined: NodeSet::default(),
             lost: NodeSet::default(),
             wrong: NodeSet::default(),
             hedge_from: None,

@@ -111,6 +111,8 @@ pub(crate) struct ConfiguredNode {
     pub(crate) serial: u32,
     /// The node's pace with each key. Bound: the keys that are open.
     pub(crate) paces: HashMap<KeyId, KeyPace>,
+    /// The keys whose jobs the node refused while another node did them. Bound: the keys that are open.
+    pub(crate) refusals: HashMap<KeyId, KeyRefusals>,
     /// Whether a job that the node does not answer found no second node.
     pub(crate) strands_jobs: bool,
     /// Attempts sent on this connection whose jobs ended before the node answered.
@@ -133,6 +135,7 @@ impl ConfiguredNode {
             standing: Standing::default(),
             serial: 0,
             paces: HashMap::new(),
+            refusals: HashMap::new(),
             strands_jobs: false,
             late_replies: 0,
             name: Arc::from(""),
@@ -265,6 +268,34 @@ impl ConfiguredNode {
         pace.latency = (pace.latency * 7 + latency) / 8;
     }
 
+    /// Records that another node did a job with this key that this one had refused.
+    pub(crate) fn was_refuted(&mut self, key: KeyId, now: Instant) {
+        let refusals = self.refusals.entry(key).or_insert(KeyRefusals {
+            until: now,
+            in_a_row: 0,
+            on_trial: false,
+        });
+        // Of many jobs that were under way, only the first one counts.
+        if refusals.until <= now || refusals.on_trial {
+            refusals.on_trial = false;
+            refusals.in_a_row = refusals.in_a_row.saturating_add(1);
+            refusals.until = now + refusals.pause();
+        }
+    }
+
+    /// Whether jobs with this key prefer other nodes.
+    pub(crate) fn is_avoided(&self, key: KeyId, now: Instant) -> bool {
+        self.refusals.get(&key).is_some_and(|refusals| now < refusals.until)
+    }
+
+    /// A job with this key goes to the node. After a pause one does, and the others wait for its answer.
+    pub(crate) fn is_chosen(&mut self, key: KeyId, now: Instant) {
+        if let Some(refusals) = self.refusals.get_mut(&key).filter(|found| found.until <= now) {
+            refusals.on_trial = true;
+            refusals.until = now + refusals.pause();
+        }
+    }
+
     /// Records that a job waited for `latency` without an answer, and waits no longer.
     pub(crate) fn record_wait(&mut self, latency: Duration, now: Instant) {
         self.latency.add(latency, now);
@@ -321,6 +352,29 @@ impl ConfiguredNode {
             counters: self.counters,
             last_error: self.last_error.clone(),
         }
+    }
+}
+
+/// First time in which a node that refused a job gets no other with the same key: long against the retry at another
+/// node, short against the load that makes a node busy.
+const FIRST_AVOIDED: Duration = Duration::from_millis(50);
+
+/// Longest such time: that for which a refusal of the key itself holds.
+const LONGEST_AVOIDED: Duration = Duration::from_secs(5);
+
+/// Refusals of jobs with one key that another node did. Such a node answers at once, so that its pace would attract all
+/// jobs; but it may do jobs with other keys well.
+pub(crate) struct KeyRefusals {
+    until: Instant,
+    in_a_row: u32,
+    /// Whether a job has been sent since the last pause, and was not answered.
+    on_trial: bool,
+}
+
+impl KeyRefusals {
+    fn pause(&self) -> Duration {
+        let doublings = self.in_a_row.saturating_sub(1).min(16);
+        (FIRST_AVOIDED * (1 << doublings)).min(LONGEST_AVOIDED)
     }
 }
 

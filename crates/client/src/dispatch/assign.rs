@@ -44,6 +44,8 @@ pub(super) struct Candidates {
     out: NodeSet,
     /// Nodes that could, and answered the same operation wrongly.
     wrong: NodeSet,
+    /// Nodes that could, and refused jobs with this key that others did.
+    unwilling: NodeSet,
     /// A node that is out and that this job may try.
     trial: Option<NodeIndex>,
     /// A node has no room.
@@ -59,10 +61,16 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
+    /// Whether a node takes the job now, or has room for it soon.
+    fn has_willing(&self) -> bool {
+        let takes = [self.able, self.lost, self.unwilling].iter().any(|set| !set.is_empty());
+        takes || self.full
+    }
+
     /// Why no node takes the job.
     pub(super) fn into_error(self, nodes: &[ConfiguredNode]) -> ClientError {
         match (self.paused, self.refused) {
-            _ if self.full => ClientError::Busy,
+            _ if self.full || !self.unwilling.is_empty() => ClientError::Busy,
             (Some(pause), _) if pause.over_quota => ClientError::Job(JobError::OverQuota),
             (Some(_), _) => ClientError::Busy,
             (None, Some(refused)) => refused,
@@ -149,6 +157,7 @@ impl Dispatcher {
         }
         for set in [candidates.able, candidates.lost] {
             if let Some(node) = self.better_of_two(set, now) {
+                self.nodes[node].is_chosen(demand.key.id, now);
                 return Assignment::Node(node);
             }
         }
@@ -170,8 +179,10 @@ impl Dispatcher {
             self.with_pause_over(candidates.out, now)
         };
         let has_better = connects || candidates.full || resumes;
-        if let Some(node) = self.better_of_two(last, now).filter(|_| !has_better) {
-            return Assignment::Node(node);
+        for set in [candidates.unwilling, last] {
+            if let Some(node) = self.better_of_two(set, now).filter(|_| !has_better) {
+                return Assignment::Node(node);
+            }
         }
         let has_out = candidates.out_is_full || !candidates.out.is_empty();
         if candidates.full || resumes || has_out || !candidates.absent.is_empty() {
@@ -231,6 +242,8 @@ impl Dispatcher {
                     candidates.trial = Some(index);
                 }
                 candidates.out.insert(index);
+            } else if node.is_avoided(key.id, now) {
+                candidates.unwilling.insert(index);
             } else if demand.lost.contains(index) {
                 candidates.lost.insert(index);
             } else {
@@ -343,6 +356,9 @@ impl Dispatcher {
                 if failed.reason == Retry::Failed {
                     job.failed.insert(failed.node);
                 }
+                if failed.reason.declines() {
+                    job.declined.insert(failed.node);
+                }
                 if slot == Slot::Hedge {
                     self.rescue_again(id, now);
                 }
@@ -385,10 +401,20 @@ impl Dispatcher {
         if reason == Retry::Failed {
             job.failed.insert(node);
         }
+        if reason.declines() {
+            job.declined.insert(node);
+        }
         if reason.counts() {
             job.retries += 1;
         }
         job.hedge_from = None;
+        if reason == Retry::Denied {
+            // A refusal for good: the job waits for no node that may come.
+            let demand = job.demand();
+            if demand.key.is_import() || !self.candidates(&demand, now).has_willing() {
+                return self.end(id, Err(error));
+            }
+        }
         if reason.costs() && !self.budget.take() {
             self.totals.budget_exhausted += 1;
             return self.end(id, Err(error));

@@ -111,6 +111,7 @@ impl Dispatcher {
             self.keys.remove(&key);
             for node in &mut self.nodes {
                 node.paces.remove(&key);
+                node.refusals.remove(&key);
                 if let Some(connection) = node.connection() {
                     connection.close_key(key);
                 }
@@ -139,7 +140,7 @@ impl Dispatcher {
             Retry::Failed => &mut retries.failed,
             Retry::NoSuchKey => &mut retries.no_such_key,
             Retry::NotOffered => &mut retries.not_offered,
-            Retry::KeyRefused => &mut retries.key_refused,
+            Retry::KeyRefused | Retry::Denied => &mut retries.key_refused,
         };
         *counter += 1;
     }

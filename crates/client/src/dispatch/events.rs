@@ -169,6 +169,7 @@ impl Dispatcher {
                     service_time,
                     source,
                 };
+                self.nodes[node].refusals.remove(&key);
                 self.note_outvoted(id, now);
                 self.end(id, Ok(Some(reply)));
             }

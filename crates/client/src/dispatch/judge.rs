@@ -143,11 +143,15 @@ impl Dispatcher {
         }
     }
 
-    /// A job has a result: the nodes that failed it before were wrong about it.
+    /// A job has a result: the nodes that failed or refused it before were wrong about it.
     pub(super) fn note_outvoted(&mut self, id: JobRef, now: Instant) {
-        let Some(failed) = self.jobs.get(id).map(|job| job.failed) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
+        let (failed, declined, key) = (job.failed, job.declined, job.key.id);
+        for node in declined.iter() {
+            self.nodes[node].was_refuted(key, now);
+        }
         for node in failed.iter() {
             if self.nodes[node].standing.was_outvoted() {
                 self.accuse(node, Offence::Contradiction, now);

@@ -23,6 +23,8 @@ pub(super) enum Retry {
     Failed,
     NoSuchKey,
     NotOffered,
+    /// The policy of the key at that node forbids the operation; that of another may allow it.
+    Denied,
     KeyRefused,
 }
 
@@ -34,11 +36,10 @@ impl Retry {
             JobError::NoSuchKey => Some(Self::NoSuchKey),
             JobError::NotOffered => Some(Self::NotOffered),
             JobError::Failed => Some(Self::Failed),
-            JobError::Denied
-            | JobError::BadInput
-            | JobError::Expired
-            | JobError::Cancelled
-            | JobError::OverQuota => None,
+            JobError::Denied => Some(Self::Denied),
+            JobError::BadInput | JobError::Expired | JobError::Cancelled | JobError::OverQuota => {
+                None
+            }
         }
     }
 
@@ -50,6 +51,11 @@ impl Retry {
     /// Whether it counts towards [`MAX_RETRIES`]: the node had the job.
     pub(super) fn counts(self) -> bool {
         !matches!(self, Self::KeyRefused | Self::Unsent)
+    }
+
+    /// Whether the node refused the job, and did no work for it.
+    pub(super) fn declines(self) -> bool {
+        matches!(self, Self::Busy | Self::NotOffered | Self::Denied)
     }
 
     /// Whether the retry adds load to nodes that work. A lost connection's jobs load no node twice.

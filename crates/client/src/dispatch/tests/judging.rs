@@ -331,3 +331,83 @@ fn job_waits_for_room_at_the_only_node_although_that_is_out() {
     pool.answer(node, &job, good());
     assert_eq!(pool.under_way().len(), 1);
 }
+
+impl Pool {
+    /// Runs jobs of which this node refuses each; gives how many it had, and asserts that none fails.
+    fn refused_by(&mut self, bad: usize, error: JobError, jobs: u32) -> usize {
+        let mut refused = 0;
+        for number in 0..jobs {
+            self.submit(number, 1000).expect("taken");
+            while let Some((node, job)) = self.under_way().pop() {
+                refused += usize::from(node == bad);
+                // A refusal takes no time, so that the node would attract all jobs.
+                self.now += Duration::from_millis(u64::from(node != bad));
+                let result = if node == bad { Err(error) } else { good() };
+                self.answer(node, &job, result);
+            }
+            assert_eq!(self.ends(), [(number, Ok(()))], "{error}");
+        }
+        refused
+    }
+}
+
+#[test]
+fn node_that_refuses_what_another_does_gets_a_job_after_each_pause_and_fails_none() {
+    for error in [JobError::Denied, JobError::Busy, JobError::NotOffered] {
+        let mut pool = Pool::of_good(2);
+        // Half a second: the pauses take 50, 100, 200 and 400 ms.
+        let first = pool.refused_by(0, error, 500);
+        assert!((1..=4).contains(&first), "{error}: {first}");
+        let mut refused = 0;
+        for _ in 0..10 {
+            pool.tick(5000);
+            let more = pool.refused_by(0, error, 20);
+            assert!(more <= 1, "{error}: one job tries it");
+            refused += more;
+        }
+        assert!(refused > 1, "{error}: it is tried again");
+        let before = pool.dispatcher.nodes[0].counters.jobs;
+        for _ in 0..4 {
+            pool.tick(1000);
+            pool.refused_by(0, error, 20);
+        }
+        assert!(pool.dispatcher.nodes[0].counters.jobs <= before + 1, "{error}: longer pauses");
+        assert!(!pool.is_out(0), "with other keys it works");
+        pool.tick(5000);
+        let tried = pool.nodes_of(100);
+        assert!(tried.iter().filter(|node| **node == 0).count() > 10, "well again: {tried:?}");
+    }
+}
+
+#[test]
+fn job_that_every_node_denies_is_denied_and_waits_for_none() {
+    let mut pool = Pool::of_good(2);
+    pool.dispatcher.nodes[0].listed = false;
+    for number in 0..20 {
+        pool.submit(number, 1000).expect("taken");
+        let (node, job) = pool.under_way().pop().expect("sent");
+        assert_eq!(node, 1);
+        pool.answer(node, &job, Err(JobError::Denied));
+        assert!(pool.under_way().is_empty());
+        assert_eq!(pool.ends(), [(number, Err(ClientError::Job(JobError::Denied)))]);
+    }
+    let mut pool = Pool::of_good(2);
+    for number in 0..20 {
+        pool.submit(number, 1000).expect("taken");
+        let mut asked = 0;
+        while let Some((node, job)) = pool.under_way().pop() {
+            asked += 1;
+            pool.answer(node, &job, Err(JobError::Denied));
+        }
+        assert_eq!(asked, 2);
+        assert_eq!(pool.ends(), [(number, Err(ClientError::Job(JobError::Denied)))]);
+    }
+}
+
+#[test]
+fn node_that_refused_is_asked_again_once_no_other_is_left() {
+    let mut pool = Pool::of_good(2);
+    assert!(pool.refused_by(0, JobError::Busy, 100) > 0);
+    pool.dispatcher.nodes[1].listed = false;
+    assert_eq!(pool.nodes_of(10), [0; 10]);
+}
