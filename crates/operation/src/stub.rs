@@ -30,6 +30,9 @@ use crate::key::MAX_KEY_NAME_LEN;
 const ABOUT: &str = "Millrace key stub: names a key in a pool and holds no secret. Only OpenSSL 3 with Millrace's \
                      provider (OPENSSL_CONF) reads it.";
 
+/// U+FEFF in UTF-8. OpenSSL passes over it at the start of a PEM text.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// First line of the PEM block of a stub.
 pub const BEGIN: &str = "-----BEGIN MILLRACE KEY-----";
 

@@ -112,6 +112,20 @@ fn jobs_are_paused_and_resumed() {
 }
 
 #[test]
+fn groups_are_announced_as_far_as_their_keys_are_offered() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    bench.write_config("rsa-only.cnf", "", "algorithms = RSA");
+    bench.write_config("shares.cnf", "", "algorithms = RSA,X25519");
+    for (config, least, most) in
+        [("plain.cnf", 30, u64::MAX), ("rsa-only.cnf", 0, 0), ("shares.cnf", 1, 1)]
+    {
+        let groups = run(&bench, binary, "plain", config, "rsa.stub")["groups"];
+        assert!((least..=most).contains(&groups), "{config}: {groups} groups");
+    }
+}
+
+#[test]
 fn stub_is_loaded_from_the_der_in_its_pem_block() {
     let Some(binary) = harness() else { return };
     let bench = with_node();

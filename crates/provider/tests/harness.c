@@ -22,6 +22,7 @@
 #include <openssl/bio.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
+#include <openssl/decoder.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
@@ -409,8 +410,16 @@ static void derive(void)
     EVP_PKEY_CTX_free(context);
 }
 
+static int count_group(const OSSL_PARAM *params, void *groups)
+{
+    (void)params;
+    ++*(size_t *)groups;
+    return 1;
+}
+
 static void print_counters(void)
 {
+    size_t groups = 0;
     OSSL_PROVIDER *provider = OSSL_PROVIDER_load(NULL, "millrace");
     const OSSL_PARAM *list;
 
@@ -426,6 +435,9 @@ static void print_counters(void)
             printf("%s %llu\n", list->key + 9, (unsigned long long)value);
         }
     }
+    if (OSSL_PROVIDER_get_capabilities(provider, "TLS-GROUP", count_group, &groups) != 1)
+        die("the groups cannot be listed");
+    printf("groups %zu\n", groups);
     OSSL_PROVIDER_unload(provider);
 }
 
@@ -441,6 +453,23 @@ static EVP_PKEY *read_key(const char *path, int is_public)
         die(path);
     BIO_free(bio);
     return key;
+}
+
+/* The PEM of a key whose type the application names. */
+static void read_as(const char *path, const char *type)
+{
+    BIO *bio = BIO_new_file(path, "r");
+    EVP_PKEY *key = NULL;
+    OSSL_DECODER_CTX *decoder
+        = OSSL_DECODER_CTX_new_for_pkey(&key, "PEM", NULL, type, EVP_PKEY_KEYPAIR, NULL, NULL);
+
+    if (bio == NULL || decoder == NULL || OSSL_DECODER_from_bio(decoder, bio) != 1)
+        die("a file with a key of this type");
+    if (EVP_PKEY_is_a(key, type) != 1)
+        die("a key of another type");
+    EVP_PKEY_free(key);
+    OSSL_DECODER_CTX_free(decoder);
+    BIO_free(bio);
 }
 
 /* The DER of a PEM block with any label, as strongSwan loads it: without a type, and with the one that it has. */
@@ -463,11 +492,14 @@ static EVP_PKEY *read_der(const char *path)
         die("a key of known type");
     if (EVP_PKEY_eq(key, same) != 1)
         die("two keys of one file");
+    if (EVP_PKEY_is_a(key, EVP_PKEY_get0_type_name(same)) != 1)
+        die("two types of one file");
     EVP_PKEY_free(same);
     OPENSSL_free(label);
     OPENSSL_free(header);
     OPENSSL_free(der);
     BIO_free(bio);
+    read_as(path, EVP_PKEY_get0_type_name(key));
     return key;
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use common::{Bench, must, must_fail, texts};
 use millrace_backends::software::Software;
+use millrace_operation::stub::pem_to_der;
 use millrace_operation::{OperationKind, OperationSet};
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::KeyStore;
@@ -70,13 +71,54 @@ fn provider_lists_itself_and_its_algorithms() {
         ("signature-algorithms", signatures),
         ("key-exchange-algorithms", 4),
         ("asymcipher-algorithms", 1),
-        ("decoders", 11 + ml_dsa),
+        ("decoders", 2),
         ("store-loaders", 1),
     ] {
         let list = must(&bench.route_a(&format!("list -{what}")));
         let ours = list.lines().filter(|line| line.contains("@ millrace")).count();
         assert_eq!(ours, count, "{list}");
         must(&bench.route_a(&format!("list -{what} -verbose")));
+    }
+}
+
+#[test]
+fn provider_without_key_types_has_no_decoders() {
+    let bench = Bench::new();
+    bench.write_config("none.cnf", "", "algorithms = none");
+    let list = must(&bench.with_config("none.cnf", "list -decoders"));
+    assert!(!list.contains("@ millrace"), "{list}");
+}
+
+#[test]
+fn stub_is_read_in_every_form_in_which_openssl_reads_a_key() {
+    let bench = full();
+    let pem = String::from_utf8(bench.read("p256.stub")).expect("text");
+    let block = &pem[pem.find("-----BEGIN").expect("a block")..];
+    must(&bench.stock("req -x509 -new -key rsa.pem -subj /CN=mill -days 2 -out rsa.crt"));
+    let certificate = String::from_utf8(bench.read("rsa.crt")).expect("text");
+    bench.write("marked", format!("\u{feff}{block}").as_bytes());
+    bench.write("marked-text", format!("\u{feff}{pem}").as_bytes());
+    bench.write("marked-bundle", format!("\u{feff}{certificate}{pem}").as_bytes());
+    bench.write("bundle", format!("{pem}{certificate}").as_bytes());
+    bench.write("der", &pem_to_der(block).expect("a stub"));
+    let public = must(&bench.stock("pkey -pubin -in p256.pub"));
+    for config in ["plain.cnf", "route-a.cnf"] {
+        for (file, form) in [
+            ("marked", ""),
+            ("marked-text", "-inform PEM"),
+            ("marked-bundle", ""),
+            ("bundle", ""),
+            ("p256.stub", "-inform PEM"),
+            ("der", ""),
+            ("der", "-inform DER"),
+        ] {
+            let line = format!("pkey -in {file} {form} -pubout");
+            assert_eq!(must(&bench.with_config(config, &line)), public, "{file} {form}");
+        }
+        let listed = must(&bench.with_config(config, "storeutl -noout bundle"));
+        assert!(listed.contains("Total found: 2"), "{listed}");
+        must(&bench.with_config(config, "x509 -in bundle -noout"));
+        sign_and_verify(&bench, config, "marked", "p256.pub", "");
     }
 }
 

@@ -1,27 +1,31 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object of its type.
+//! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object.
 //!
 //! OpenSSL tries the decoders, among its own, on every key file. So input that is not a stub is "carry on" (1), never
 //! an error. The loader continues where the last decoder stopped. So a PEM block of another type is consumed whole, as
 //! OpenSSL's decoder does. No connection is made: a stub has the public half.
+//!
+//! Two decoders for all key types, both with the name `DER`: the search for the decoders of one key compares each decoder
+//! with each of the others, twice, and OpenSSL before 3.5 makes that search anew for each certificate and each key of a
+//! server. One decoder for each key type took 60 % of what the search takes without any. OpenSSL adds decoders of this
+//! name to every search, also to one for a key type that the application names.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 use millrace_operation::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
+use super::about::teardown;
 use super::core::Core;
 use super::delegate::dispatch;
-use super::handle::{free, give};
 use super::ids;
-use super::inner::InnerContext;
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::state::{Provider, guard};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
-use crate::algorithms::{KeyType, each_key_type};
+use crate::algorithms::KeyType;
 use crate::config::Config;
 use crate::error::{Error, Reason, Result};
 
@@ -39,25 +43,17 @@ const LINE: usize = 1024;
 /// Bound on the bytes that are read in search of a PEM block: certificate bundles of system size fit.
 const MAX_SEARCH: usize = 16 * 1024 * 1024;
 
-/// Context of `OSSL_DECODER`: finds stubs and keys of ours in DER and PEM.
-struct Decoder {
-    provider: &'static Provider,
-}
-
-/// The decoders: PEM to DER, and DER to each key type that is offered.
-pub(crate) fn algorithms(context: &InnerContext, config: &Config) -> StaticTable<Algorithm> {
-    let mut entries = vec![pem_row(table(decode_pem))];
-    let decoders: [Decode; KeyType::ALL.len()] = each_key_type!(decode_der);
-    let rows = KeyType::ALL.iter().zip(&context.keys).zip(decoders);
-    for ((key_type, inner), decode) in rows {
-        if let Some(inner) = inner.as_ref().filter(|_| config.offers(*key_type)) {
-            entries.push(Algorithm {
-                names: inner.names,
-                properties: c"provider=millrace,input=der,structure=millrace".as_ptr(),
-                implementation: table(decode),
-                description: c"stub of a key in the Millrace pool".as_ptr(),
-            });
-        }
+/// The decoders: PEM to DER, and DER to a key. None where no key type is offered.
+pub(crate) fn algorithms(config: &Config) -> StaticTable<Algorithm> {
+    let mut entries = Vec::new();
+    if KeyType::ALL.iter().any(|key_type| config.offers(*key_type)) {
+        entries.push(pem_row(table(decode_pem)));
+        entries.push(Algorithm {
+            names: c"DER".as_ptr(),
+            properties: c"provider=millrace,input=der,structure=millrace".as_ptr(),
+            implementation: table(decode_der),
+            description: c"stub of a key in the Millrace pool".as_ptr(),
+        });
     }
     entries.push(Algorithm::END);
     StaticTable::leak(entries)
@@ -79,17 +75,16 @@ type Decode =
 fn table(decode: Decode) -> *const Dispatch {
     let mut rows = dispatch! { decoder {
         NEWCTX => newctx<>;
-        FREECTX => free<Decoder>;
+        FREECTX => teardown<>;
         DOES_SELECTION => does_selection<>;
     } };
     rows.push((ids::decoder::DECODE, decode as *const c_void));
     StaticTable::dispatch(rows).as_ptr()
 }
 
-unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
-    let provider = unsafe { Provider::of(provctx) };
-    guard(provider, std::ptr::null_mut(), || Ok(give(Decoder { provider })))
+/// The provider serves as the context of its decoders: OpenSSL before 3.5 makes one at each step of each search.
+pub(crate) unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
+    provctx
 }
 
 unsafe extern "C" fn does_selection<const ID: i32>(_provctx: Ptr, selection: c_int) -> c_int {
@@ -111,29 +106,34 @@ unsafe extern "C" fn decode_pem(
     _passphrase: Passphrase,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: libcrypto passes what `newctx` returned, and does not free it during the call.
-    let Some(decoder) = (unsafe { pointer.cast::<Decoder>().as_ref() }) else {
-        return CARRY_ON;
-    };
-    guard(decoder.provider, CARRY_ON, || {
+    // SAFETY: libcrypto passes what `newctx` returned: the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Provider::of(pointer) };
+    guard(provider, CARRY_ON, || {
         // SAFETY: libcrypto passes a BIO of the core.
-        let Some(pem) = (unsafe { read_block(&decoder.provider.core, bio) }) else {
+        let Some(pem) = (unsafe { read_block(&provider.core, bio) }) else {
             return Ok(CARRY_ON);
         };
         let Some(der) = stub::pem_to_der(&pem) else {
             return Ok(CARRY_ON);
         };
-        if let Some(error) = excluded(decoder.provider, &der) {
+        if let Some(error) = excluded(provider, &der) {
             // Servers log an error that a decoder raises, and none for a key that no decoder takes.
-            decoder.provider.core.raise(&error);
+            provider.core.raise(&error);
             return Ok(0);
         }
-        let found =
-            [Param::bytes(c"data", &der), Param::text(c"data-structure", STRUCTURE), Param::END];
-        // SAFETY: the callback takes an array that a null key ends, which outlives the call, and the
-        // argument that came with it.
-        Ok(unsafe { callback(found.as_ptr(), argument) })
+        // SAFETY: libcrypto passes the callback with its argument, for this call.
+        Ok(unsafe { hand_on(&der, callback, argument) })
     })
+}
+
+/// Gives the DER of a stub to the next decoder, or to a store, which looks for the decoder itself.
+///
+/// # Safety
+/// `callback` may be called with `argument` now.
+unsafe fn hand_on(der: &[u8], callback: Callback, argument: *mut c_void) -> c_int {
+    let found = [Param::bytes(c"data", der), Param::text(c"data-structure", STRUCTURE), Param::END];
+    // SAFETY: an array that a null key ends, which outlives the call; and by this function's contract.
+    unsafe { callback(found.as_ptr(), argument) }
 }
 
 /// The error of a stub for a key type that this process computes.
@@ -157,6 +157,11 @@ pub(crate) unsafe fn read_block(core: &Core, bio: Ptr) -> Option<String> {
     let mut searched = 0;
     // SAFETY: by this function's contract.
     while let Some(line) = unsafe { core.read_line(bio, &mut buffer) } {
+        let line = if searched == 0 {
+            line.strip_prefix(stub::BYTE_ORDER_MARK).unwrap_or(line)
+        } else {
+            line
+        };
         searched += line.len();
         if searched > MAX_SEARCH {
             return None;
@@ -178,7 +183,7 @@ pub(crate) unsafe fn read_block(core: &Core, bio: Ptr) -> Option<String> {
     String::from_utf8(block?).ok()
 }
 
-unsafe extern "C" fn decode_der<const A: usize>(
+unsafe extern "C" fn decode_der(
     pointer: Ptr,
     bio: Ptr,
     selection: c_int,
@@ -187,29 +192,78 @@ unsafe extern "C" fn decode_der<const A: usize>(
     _passphrase: Passphrase,
     _passphrase_argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: libcrypto passes what `newctx` returned, and does not free it during the call.
-    let Some(decoder) = (unsafe { pointer.cast::<Decoder>().as_ref() }) else {
-        return CARRY_ON;
-    };
-    guard(decoder.provider, CARRY_ON, || {
+    // SAFETY: libcrypto passes what `newctx` returned: the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Provider::of(pointer) };
+    guard(provider, CARRY_ON, || {
         if !selects_a_key(selection) {
             return Ok(CARRY_ON);
         }
         // SAFETY: libcrypto passes a BIO of the core.
-        let der = unsafe { decoder.provider.core.read_all(bio, MAX_STUB_LEN) };
-        let Some(stub) = der.as_deref().and_then(Stub::from_der) else {
+        let der = unsafe { provider.core.read_all(bio, MAX_STUB_LEN) };
+        let Some((der, stub)) = der.and_then(|der| Stub::from_der(&der).map(|stub| (der, stub)))
+        else {
             return Ok(CARRY_ON);
         };
-        if !KeyType::ALL[A].may_be_of(&stub.spki) {
+        let offered = |key_type: &&KeyType| {
+            key_type.may_be_of(&stub.spki) && provider.config.offers(**key_type)
+        };
+        let Some(key_type) = KeyType::ALL.iter().find(offered) else {
+            return Ok(CARRY_ON);
+        };
+        let key = Key::resident(provider, &stub.name, &stub.spki)?;
+        if key.data.key_type != *key_type {
             return Ok(CARRY_ON);
         }
-        let key = Key::resident(decoder.provider, &stub.name, &stub.spki)?;
-        if key.data.key_type != KeyType::ALL[A] {
-            return Ok(CARRY_ON);
-        }
+        // A store that reads a file of DER takes no key object of this provider, but what it can look for a decoder of.
         // SAFETY: libcrypto passes the callback with its argument, for this call.
+        let taken = unsafe { hand_on(&der, callback, argument) };
+        if taken != 0 {
+            return Ok(taken);
+        }
+        // SAFETY: as above.
         unsafe { hand_over(key, callback, argument) }
     })
+}
+
+/// How a key object is passed by reference: OpenSSL hands these bytes to `keymgmt_load`. They are more than the pointer
+/// that its own key managers take for a reference of theirs, so that none of them ever takes one of ours.
+#[repr(C)]
+pub(crate) struct Reference {
+    object: Ptr,
+    tag: *const u8,
+}
+
+/// The address of this byte marks references of this module.
+static TAG: u8 = 0;
+
+impl Reference {
+    fn new(key: Key) -> Self {
+        Self { object: key.into_object(), tag: &raw const TAG }
+    }
+
+    /// Takes the key object if its type is `key_type`; the owner of the reference sees that it was taken.
+    ///
+    /// # Safety
+    /// `reference` is null or leads to `size` bytes, which nothing else uses during the call.
+    pub(crate) unsafe fn take(
+        reference: *const c_void,
+        size: usize,
+        key_type: KeyType,
+    ) -> Option<Ptr> {
+        if size != size_of::<Self>() {
+            return None;
+        }
+        // SAFETY: by this function's contract there are as many bytes.
+        let reference = unsafe { reference.cast_mut().cast::<Self>().as_mut() }?;
+        if !std::ptr::eq(reference.tag, &raw const TAG) {
+            return None;
+        }
+        // SAFETY: only `new` writes the tag, and puts a key object beside it; null once it was taken.
+        if unsafe { Key::of(reference.object) }.ok()?.data.key_type != key_type {
+            return None;
+        }
+        Some(std::mem::replace(&mut reference.object, std::ptr::null_mut()))
+    }
 }
 
 /// Gives a key object to OpenSSL, which takes it by `keymgmt_load`.
@@ -223,8 +277,8 @@ pub(crate) unsafe fn hand_over(
 ) -> Result<c_int> {
     let mut kind = ids::object::PKEY;
     let name = key.data.key_type.row().name;
-    let mut object = key.into_object();
-    let place = std::ptr::from_mut(&mut object);
+    let mut reference = Reference::new(key);
+    let place = &raw mut reference;
     let found = [
         Param::int(c"type", &mut kind),
         Param::text(c"data-type", name),
@@ -235,7 +289,7 @@ pub(crate) unsafe fn hand_over(
     let status = unsafe { callback(found.as_ptr(), argument) };
     // SAFETY: a place of ours. Read through the pointer, because `load` writes null through it when it takes
     // the object.
-    let left = unsafe { place.read() };
+    let left = unsafe { (*place).object };
     if !left.is_null() {
         // SAFETY: the reference of `into_object`, which `load` did not take.
         drop(unsafe { Arc::from_raw(left.cast::<Key>().cast_const()) });

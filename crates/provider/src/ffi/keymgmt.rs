@@ -10,6 +10,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::core::guard_bare;
+use super::decoder::Reference;
 use super::delegate::{Rows, dispatch, get_params, set_params};
 use super::handle::{Failure, Handle, free, give, owned, with_object};
 use super::ids;
@@ -197,28 +198,14 @@ unsafe extern "C" fn generate<const ID: i32>(
     unsafe { with_object(pointer, entry) }
 }
 
-/// Takes over a key that a decoder or the store made: the reference is the address of a place that
-/// holds its key object.
+/// Takes over a key that a decoder or the store made.
 unsafe extern "C" fn load<const A: usize, const ID: i32>(
     reference: *const c_void,
     size: usize,
 ) -> Ptr {
-    guard_bare(std::ptr::null_mut(), || {
-        if reference.is_null() || size != size_of::<Ptr>() {
-            return None;
-        }
-        let place = reference.cast_mut().cast::<Ptr>();
-        // SAFETY: libcrypto passes the reference that this provider's decoder or store gave it: the address of a
-        // pointer to a key object. Only they give references, and the size is right.
-        let object = unsafe { place.read() };
-        // SAFETY: they put a key object there, and null is written when it is taken.
-        if unsafe { Key::of(object) }.ok()?.data.key_type != KeyType::ALL[A] {
-            return None;
-        }
-        // SAFETY: the same place; its owner reads from null that the reference was taken.
-        unsafe { place.write(std::ptr::null_mut()) };
-        Some(object)
-    })
+    // SAFETY: libcrypto passes a reference with its size, on which the caller waits.
+    let take = || unsafe { Reference::take(reference, size, KeyType::ALL[A]) };
+    guard_bare(std::ptr::null_mut(), take)
 }
 
 /// A listing of the inner key type that takes the provider's context.

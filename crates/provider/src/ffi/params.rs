@@ -85,10 +85,9 @@ impl Param {
         Self::over(key, ids::param::OCTET_STRING, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// The address of a pointer, as bytes: how a key object is passed by reference.
-    pub(crate) fn reference(key: &'static CStr, place: *mut *mut std::ffi::c_void) -> Self {
-        let size = size_of::<*mut std::ffi::c_void>();
-        Self::over(key, ids::param::OCTET_STRING, place, size)
+    /// What is at `place`, as bytes: how a key object is passed by reference.
+    pub(crate) fn reference<T>(key: &'static CStr, place: *mut T) -> Self {
+        Self::over(key, ids::param::OCTET_STRING, place, size_of::<T>())
     }
 
     /// Whether the callee set the parameter.

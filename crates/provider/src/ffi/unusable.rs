@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use super::about::{PARAMS, ProviderStatus, answer, reason_strings, teardown};
 use super::core::{Core, guard_bare};
-use super::decoder::{CARRY_ON, pem_row, read_block};
+use super::decoder::{CARRY_ON, newctx, pem_row, read_block};
 use super::delegate::dispatch;
 use super::ids;
 use super::libcrypto::Ptr;
@@ -98,11 +98,6 @@ fn decoders() -> StaticTable<Algorithm> {
         DECODE => decode<>;
     } });
     StaticTable::leak(vec![pem_row(functions.as_ptr()), Algorithm::END])
-}
-
-/// The provider serves as the context of its decoder.
-unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
-    provctx
 }
 
 unsafe extern "C" fn decode<const ID: i32>(

@@ -8,6 +8,7 @@
 //! the engine checks it when it loads it.
 
 use millrace_operation::der::{DerReader, tag};
+use millrace_operation::stub::BYTE_ORDER_MARK;
 use millrace_operation::traditional::{EC_PUBLIC_KEY, Sec1Error};
 use millrace_operation::{MAX_PRIVATE_KEY_LEN, PrivateKey};
 use rustls_pki_types::PrivateKeyDer;
@@ -104,9 +105,6 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     }
     Ok(key)
 }
-
-/// U+FEFF in UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The error of a file that has DER in the place of PEM.
 fn binary_form(bytes: &[u8]) -> Option<PemError> {
