@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Builds a release of OpenSSL that no Debian release has, and puts it into a folder in which programs can be run:
+# scripts/openssl-release.sh 3.0.2|4.0.3. Prints the folder, which MILLRACE_TEST_ROOT takes: a small Debian 12 whose
+# `openssl` and libraries are of this release. The source is that of the crate openssl-src; it is built once, in some
+# minutes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+version=${1:-}
+case $version in
+    3.0.2) crate=300.0.5 ;;
+    4.0.3) crate=400.0.2 ;;
+    *) echo "usage: scripts/openssl-release.sh 3.0.2|4.0.3" >&2; exit 2 ;;
+esac
+root=$PWD/target/openssl-$version
+source=$PWD/target/openssl-$version-source
+log=$root.log
+scripts/unpack-debian.sh bookworm "$root" coreutils dash openssl
+# Two tests may want it at once.
+exec 9>"$root.build.lock"
+flock 9
+if [[ ! -e $root/.built || $root/.built -ot $root/.millrace ]]; then
+    rm -rf "$source"
+    mkdir -p "$source/src"
+    {
+        cat >"$source/Cargo.toml" <<TOML
+[package]
+name = "openssl-source"
+version = "0.0.0"
+edition = "2021"
+[workspace]
+[dependencies]
+openssl-src = "=$crate"
+TOML
+        : >"$source/src/lib.rs"
+        (
+            cd "$source"
+            cargo vendor --quiet vendor
+            cd vendor/openssl-src/openssl
+            libraries=lib/$(uname -m)-linux-gnu
+            perl ./Configure "linux-$(uname -m)" shared no-tests no-docs --prefix=/usr "--libdir=$libraries" \
+                --openssldir=/usr/lib/ssl || perl ./Configure "linux-$(uname -m)" shared no-tests --prefix=/usr \
+                "--libdir=$libraries" --openssldir=/usr/lib/ssl
+            nice -n 19 make -j2
+            make install_sw "DESTDIR=$root"
+        )
+        # A cache of libraries would name those of Debian.
+        ldconfig -r "$root"
+        scripts/in-root.sh "$root" openssl version
+    } >"$log" 2>&1 9>&- || { tail -n 20 "$log" >&2; exit 1; }
+    grep -q "^OpenSSL $version " "$log" || { echo "openssl-release: $root has another OpenSSL: see $log" >&2; exit 1; }
+    touch "$root/.built"
+fi
+printf '%s\n' "$root"

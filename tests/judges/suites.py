@@ -1,0 +1,219 @@
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+
+"""The suites: where each is in an unpacked release, how it is started, and how to read what it says.
+
+`modes` are those that say something about a suite, `proves` what has to have a share in it, by the counters. `keys` are
+the folders of the copy whose keys may be replaced by stubs. `parse` turns the output into the verdict for each test:
+passed, failed or skipped.
+"""
+
+import re
+import subprocess
+import xml.etree.ElementTree as xml
+
+# Runs each line of a file as the arguments of a command, with the name of a test last.
+EACH = r"""
+list=$1 limit=$2
+shift 2
+while read -r -a words; do
+    printf '\n### file %s\n' "${words[-1]}"
+    timeout -k 5 "$limit" "$@" "${words[@]}" </dev/null 2>&1
+    printf '\n### ends %s\n' "$?"
+done <"$list"
+"""
+FILE = re.compile(r"^### file (.*?)$(.*?)^### ends (\d+)$", re.MULTILINE | re.DOTALL)
+ALL_MODES = ("none", "local", "pool", "stubs", "both")
+WITHOUT_FILES = ("none", "local", "pool", "both")
+
+
+class Suite:
+    modes = ALL_MODES
+    proves = ("local", "pool")
+    # Seconds for one file of tests.
+    limit = 120
+
+    def __init__(self, workspace, root, work, only):
+        self.workspace, self.root, self.work, self.only = workspace, root, work, only
+        self.source = root / "usr/src"
+        self.folder = work
+        self.keys = []
+        self.environment = {}
+        self.prepare()
+
+    def copy(self, source, name):
+        """A copy whose files are those of the source until they are replaced."""
+        to = self.work / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-al", source, to], check=True)
+        return to
+
+    def each(self, lines, *command):
+        """The command that runs these lines one after another."""
+        listed = [line for line in lines if not self.only or self.only in line]
+        (self.work / "list").write_text("".join(f"{line}\n" for line in listed))
+        return ["bash", "-c", EACH, "each", self.work / "list", str(self.limit), *command]
+
+    def parse(self, output):
+        """For a suite of programs whose status says whether they passed."""
+        verdict = lambda text, status: "failed" if status != "0" else "passed"
+        return {name: verdict(text, status) for name, text, status in FILE.findall(output)}
+
+
+class Python(Suite):
+    """CPython's test_ssl, test_hashlib and test_hmac."""
+
+    version = ["python3", "-V"]
+
+    def prepare(self):
+        package = next((self.root / "usr/lib").glob("python3.*/test"))
+        tests = self.copy(package, "test")
+        data = tests / "certdata"
+        if not data.is_dir():
+            # Among the tests themselves, whose expected values are no key files.
+            data = self.work / "pem"
+            data.mkdir()
+            for file in tests.glob("*.pem"):
+                file.rename(data / file.name)
+                file.symlink_to(data / file.name)
+        self.keys = [data]
+        self.environment = {"PYTHONPATH": str(self.work)}
+        self.report = self.work / "report.xml"
+        self.command = ["python3", "-m", "test", "--junit-xml", self.report]
+        if self.only:
+            self.command += ["-m", self.only]
+        self.command += ["test_ssl", "test_hashlib", "test_hmac"]
+
+    def parse(self, output):
+        if not self.report.is_file():
+            return {}
+        tests = {}
+        for case in xml.parse(self.report).iter("testcase"):
+            words = {child.tag for child in case}
+            failed = words & {"failure", "error"}
+            tests[case.get("name")] = "failed" if failed else "skipped" if "skipped" in words else "passed"
+        return tests
+
+
+class Tap(Suite):
+    """Perl's way to say what each of a file's tests gave."""
+
+    def parse(self, output):
+        tests = {}
+        for name, text, status in FILE.findall(output):
+            if re.search(r"^1\.\.0", text, re.MULTILINE):
+                tests[name] = "skipped"
+                continue
+            tests[name] = "passed" if status == "0" else "failed"
+            # Processes of a test write in no certain order, and count for themselves: what is the same is how many
+            # tests had which end.
+            numbers = {"passed": 0, "failed": 0, "skipped": 0}
+            for verdict, rest in re.findall(r"^(ok|not ok)\b(.*)$", text, re.MULTILINE):
+                skipped = re.search(r"#\s*(skip|todo)\b", rest, re.IGNORECASE)
+                end = "skipped" if skipped else "passed" if verdict == "ok" else "failed"
+                numbers[end] += 1
+                tests[f"{name}: {end} {numbers[end]}"] = end
+        return tests
+
+
+class NetSSLeay(Tap):
+    """Perl's Net::SSLeay."""
+
+    version = ["perl", "-MNet::SSLeay", "-e", "print $Net::SSLeay::VERSION"]
+
+    def prepare(self):
+        self.folder = self.copy(self.source / "libnet-ssleay-perl", "source")
+        self.keys = [self.folder / "t/data"]
+        found = sorted(path.relative_to(self.folder) for path in (self.folder / "t").rglob("*.t"))
+        # Of the distribution itself: its manual, its packaging. And what asks servers of the internet.
+        found = [path for path in found if "external" not in path.parts and "pod" not in path.name]
+        self.command = self.each(found, "perl", "-It/lib", "-Iinc")
+
+
+class IoSocketSsl(Tap):
+    """Perl's IO::Socket::SSL."""
+
+    version = ["perl", "-MIO::Socket::SSL", "-e", "print $IO::Socket::SSL::VERSION"]
+
+    def prepare(self):
+        self.folder = self.copy(self.source / "libio-socket-ssl-perl", "source")
+        self.keys = [self.folder / "t/certs"]
+        found = sorted(path.relative_to(self.folder) for path in (self.folder / "t").glob("*.t"))
+        self.command = self.each([path for path in found if "external" not in path.parts], "perl")
+
+
+class Ruby(Suite):
+    """Ruby's openssl. It reads its keys as text, to compare what comes out of them: no stubs."""
+
+    modes = WITHOUT_FILES
+    version = ["ruby", "-v"]
+
+    def prepare(self):
+        source = next(self.source.glob("ruby3.*"))
+        self.copy(source / "test/openssl", "openssl")
+        self.copy(source / "tool/lib", "lib")
+        start = (
+            'require "test/unit"; require "core_assertions"; Test::Unit::TestCase.include(Test::Unit::CoreAssertions); '
+            'Dir["./openssl/test_*.rb"].sort.each { |file| require file }'
+        )
+        self.command = ["ruby", "-Ilib", "-Iopenssl", "-I.", "-e", start, "--", "-v"]
+        self.command += ["--show-skip", "--seed=1"]
+        if self.only:
+            self.command += ["-n", f"/{self.only}/"]
+
+    def parse(self, output):
+        tests = dict.fromkeys(re.findall(r"^\[ *\d+/\d+\] (\S+#test_\S+)", output, re.MULTILINE), "passed")
+        for end, name in re.findall(r"^ +\d+\) (\w+):\n(\S+?#test_\w+)", output, re.MULTILINE):
+            tests[name] = "skipped" if end == "Skipped" else "failed"
+        if not re.search(r"^\d+ tests, ", output, re.MULTILINE):
+            tests["the end of the run"] = "failed"
+        return tests
+
+
+class Node(Suite):
+    """The tests of Node.js whose names begin with test-tls-."""
+
+    version = ["node", "-v"]
+
+    def prepare(self):
+        self.folder = self.copy(self.source / "nodejs/test", "source/test").parent
+        self.copy(self.source / "nodejs/lib", "source/lib")
+        self.keys = [self.folder / "test/fixtures"]
+        lines = []
+        for path in sorted((self.folder / "test/parallel").glob("test-tls-*.*js")):
+            flags = re.search(r"^// Flags: (.*)$", path.read_text(), re.MULTILINE)
+            lines.append(f"{flags[1] if flags else ''} {path.relative_to(self.folder)}")
+        self.command = self.each(lines, "node")
+
+    def parse(self, output):
+        tests = super().parse(output)
+        for name, text, status in FILE.findall(output):
+            if status == "0" and re.search(r"^1\.\.0 # Skipped", text, re.MULTILINE):
+                tests[name] = "skipped"
+        return tests
+
+
+class HaProxy(Suite):
+    """HAProxy's reg-tests of TLS, by Varnish's test program."""
+
+    version = ["haproxy", "-v"]
+
+    def prepare(self):
+        self.folder = self.copy(self.source / "haproxy", "source")
+        self.keys = [self.folder / "reg-tests/ssl"]
+        self.environment = {"HAPROXY_PROGRAM": "/usr/sbin/haproxy"}
+        found = sorted((self.folder / "reg-tests/ssl").glob("*.vtc"))
+        # As scripts/run-regtests.sh there starts it.
+        command = ["varnishtest", "-b", str(2 << 20), "-k", "-t", "30"]
+        self.command = self.each([path.relative_to(self.folder) for path in found], *command)
+
+    def parse(self, output):
+        ends = {"passed": "passed", "skipped": "skipped"}
+        tests = {}
+        for name, text, _ in FILE.findall(output):
+            said = re.search(r"^#\s+top\s+TEST \S+ (\w+)", text, re.MULTILINE)
+            tests[name] = ends.get(said[1] if said else "", "failed")
+        return tests
+
+
+ALL = {suite.__name__.lower(): suite for suite in (Python, NetSSLeay, IoSocketSsl, Ruby, Node, HaProxy)}
