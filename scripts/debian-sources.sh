@@ -29,8 +29,8 @@ repositories() {
 }
 sources=$(
     while read -r found uri; do
-        # Security updates are for releases: unstable gets them as ordinary uploads.
-        [[ $suite == sid && $found == *-security ]] && continue
+        # Security updates are for releases: unstable gets them as ordinary uploads, and what waits for it does, too.
+        [[ $suite == @(sid|experimental) && $found == *-security ]] && continue
         printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
             "$keyring" "$architectures" "$uri" "${found/#$release/$suite}"
     done < <(repositories)

@@ -25,8 +25,7 @@ flock 9
 if [[ ! -e $root/.built || $root/.built -ot $root/.millrace ]]; then
     rm -rf "$source"
     mkdir -p "$source/src"
-    {
-        cat >"$source/Cargo.toml" <<TOML
+    cat >"$source/Cargo.toml" <<TOML
 [package]
 name = "openssl-source"
 version = "0.0.0"
@@ -35,22 +34,20 @@ edition = "2021"
 [dependencies]
 openssl-src = "=$crate"
 TOML
-        : >"$source/src/lib.rs"
-        (
-            cd "$source"
-            cargo vendor --quiet vendor
-            cd vendor/openssl-src/openssl
-            libraries=lib/$(uname -m)-linux-gnu
-            perl ./Configure "linux-$(uname -m)" shared no-tests no-docs --prefix=/usr "--libdir=$libraries" \
-                --openssldir=/usr/lib/ssl || perl ./Configure "linux-$(uname -m)" shared no-tests --prefix=/usr \
-                "--libdir=$libraries" --openssldir=/usr/lib/ssl
-            nice -n 19 make -j2
-            make install_sw "DESTDIR=$root"
-        )
-        # A cache of libraries would name those of Debian.
-        ldconfig -r "$root"
-        scripts/in-root.sh "$root" openssl version
-    } >"$log" 2>&1 9>&- || { tail -n 20 "$log" >&2; exit 1; }
+    : >"$source/src/lib.rs"
+    # The crate of 4.0.3 comes without what the legacy provider is linked with.
+    build='
+        cd "$1"
+        cargo vendor --quiet vendor
+        cd vendor/openssl-src/openssl
+        perl ./Configure "linux-$3" shared no-legacy no-tests --prefix=/usr "--libdir=lib/$3-linux-gnu" \
+            --openssldir=/usr/lib/ssl
+        nice -n 19 make -j2 build_sw
+        make install_sw "DESTDIR=$2"
+        # Its cache of libraries names those of Debian.
+        ldconfig -r "$2"'
+    bash -euc "$build" build "$source" "$root" "$(uname -m)" >"$log" 2>&1 9>&- || { tail -n 20 "$log" >&2; exit 1; }
+    scripts/in-root.sh "$root" openssl version >>"$log"
     grep -q "^OpenSSL $version " "$log" || { echo "openssl-release: $root has another OpenSSL: see $log" >&2; exit 1; }
     touch "$root/.built"
 fi

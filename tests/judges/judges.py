@@ -11,6 +11,7 @@ local   every primitive that the provider has is computed in the process (`local
 pool    the private operations of each key that the suite loads go to a node (`--plain-keys`)
 stubs   key files of the suite are replaced by stubs, whose keys only the node has; where a suite reads key files
 both    all of this at once
+async   the same, and the server suspends handshakes that wait: ssl-mode-async, and the preload library
 
 The configuration is the one that `millrace gateway openssl` prints. A mode's counters have to show that Millrace took
 part, else the run fails: a suite that passes without it says nothing. A test that ends in another way than in mode none
@@ -42,7 +43,10 @@ TABLE = pathlib.Path(__file__).with_name("differences.tsv")
 PAGE = WORKSPACE / "docs/judges.md"
 # What follows this line on the page is written by a run.
 MARK = "<!-- written by `make judges` -->\n"
-MODES = ["none", "local", "pool", "stubs", "both"]
+MODES = ["none", "local", "pool", "stubs", "both", "async"]
+LOCAL = {"local", "both", "async"}
+PLAIN_KEYS = {"pool", "both", "async"}
+STUBS = {"stubs", "both", "async"}
 RELEASES = ["bookworm", "trixie"]
 # Reasons that begin so are of tests that end now in one way, now in another: they may be equal, too.
 SOMETIMES = "sometimes: "
@@ -171,6 +175,8 @@ class Judge:
         copies = pathlib.Path(self.copies.name)
         self.provider = copies / "libmillrace_provider.so"
         shutil.copy2(artifacts / "libmillrace_provider.so", self.provider)
+        self.preload = copies / "libmillrace_preload.so"
+        shutil.copy2(artifacts / "libmillrace_preload.so", self.preload)
         self.counters = copies / "counters.so"
         source = WORKSPACE / "tests/clients/evp_counters.c"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.counters, source], check=True)
@@ -179,9 +185,9 @@ class Judge:
         words = [self.millrace, "gateway", "openssl", "--provider", self.provider]
         if mode != "local":
             words += ["--pool", f"unix:{node.socket}"]
-        if mode in ("pool", "both"):
+        if mode in PLAIN_KEYS:
             words.append("--plain-keys")
-        if mode in ("local", "both"):
+        if mode in LOCAL:
             words.append("--local")
         text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         return text.replace("\nlocal = on\n", "\nlocal = all\n")
@@ -209,13 +215,15 @@ class Judge:
                 "PATH": "/usr/sbin:/usr/bin", "HOME": str(work / "home"), "TMPDIR": str(short / "tmp"),
                 "LC_ALL": "C.UTF-8", "LD_PRELOAD": str(self.counters), "MILLRACE_COUNTERS": f"{work}/counters/",
             }
-            run = suite(WORKSPACE, root, work, self.arguments.only)
+            if mode == "async":
+                environment["LD_PRELOAD"] += f":{self.preload}"
+            run = suite(WORKSPACE, root, work, mode, self.arguments.only)
             outcome = Outcome(name, release, mode, {})
             node = None
             if mode not in ("none", "local"):
                 node = Node(self.millrace, short)
                 stack.callback(node.stop)
-                if mode != "pool" and run.keys:
+                if mode in STUBS and run.keys:
                     outcome.stubs = sum(replace_keys(folder, node) for folder in run.keys)
                 node.start()
             if mode != "none":
@@ -242,7 +250,9 @@ class Judge:
                 outcome.pooled = node.served()
         if not outcome.tests:
             outcome.faults.append(f"no test ran: {log}")
-        if mode in ("local", "both") and outcome.local == 0 and "local" in run.proves:
+        if mode in STUBS and run.keys and outcome.stubs == 0:
+            outcome.faults.append("no key file was replaced by a stub")
+        if mode in LOCAL and outcome.local == 0 and "local" in run.proves:
             outcome.faults.append("nothing was computed by local primitives")
         if node and outcome.pooled == 0 and "pool" in run.proves:
             outcome.faults.append("the node served nothing")

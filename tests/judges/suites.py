@@ -8,6 +8,7 @@ the folders of the copy whose keys may be replaced by stubs. `parse` turns the o
 passed, failed or skipped.
 """
 
+import pathlib
 import re
 import subprocess
 import xml.etree.ElementTree as xml
@@ -33,8 +34,8 @@ class Suite:
     # Seconds for one file of tests.
     limit = 120
 
-    def __init__(self, workspace, root, work, only):
-        self.workspace, self.root, self.work, self.only = workspace, root, work, only
+    def __init__(self, workspace, root, work, mode, only):
+        self.workspace, self.root, self.work, self.mode, self.only = workspace, root, work, mode, only
         self.source = root / "usr/src"
         self.folder = work
         self.keys = []
@@ -196,6 +197,7 @@ class Node(Suite):
 class HaProxy(Suite):
     """HAProxy's reg-tests of TLS, by Varnish's test program."""
 
+    modes = (*ALL_MODES, "async")
     version = ["haproxy", "-v"]
 
     def prepare(self):
@@ -203,6 +205,10 @@ class HaProxy(Suite):
         self.keys = [self.folder / "reg-tests/ssl"]
         self.environment = {"HAPROXY_PROGRAM": "/usr/sbin/haproxy"}
         found = sorted((self.folder / "reg-tests/ssl").glob("*.vtc"))
+        for path in found if self.mode == "async" else []:
+            text = re.sub(r"^( *)global$", r"\g<0>\n\1    ssl-mode-async", path.read_text(), flags=re.MULTILINE)
+            path.unlink()
+            path.write_text(text)
         # As scripts/run-regtests.sh there starts it.
         command = ["varnishtest", "-b", str(2 << 20), "-k", "-t", "30"]
         self.command = self.each([path.relative_to(self.folder) for path in found], *command)
@@ -216,4 +222,56 @@ class HaProxy(Suite):
         return tests
 
 
-ALL = {suite.__name__.lower(): suite for suite in (Python, NetSSLeay, IoSocketSsl, Ruby, Node, HaProxy)}
+class OpenSsl(Suite):
+    """The recipes of OpenSSL's evp_test. They have their keys in them: no stubs."""
+
+    modes = WITHOUT_FILES
+    version = ["openssl", "version"]
+    limit = 600
+
+    def prepare(self):
+        script = [self.workspace / "scripts/evp-test.sh"]
+        # Without a folder it is for this machine's release.
+        if self.root.name != "judges-bookworm":
+            script.append(self.root)
+        built = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        config = f"{built}/default.cnf" if self.mode == "none" else self.work / "openssl.cnf"
+        recipes = sorted(path for path in pathlib.Path(built, "recipes").iterdir() if path.suffix == ".txt")
+        self.command = self.each(recipes, f"{built}/evp_test", "-config", config)
+
+    def parse(self, output):
+        tests = {}
+        for path, text, status in FILE.findall(output):
+            name = path.rpartition("/")[2]
+            tests[name] = "passed" if status == "0" else "failed"
+            completed = re.search(r"# Completed (\d+) tests with (\d+) errors and (\d+) skipped", text)
+            numbers = [int(number) for number in completed.groups()] if completed else [0, 1, 0]
+            named = sorted(set(re.findall(rf"{re.escape(name)}:(\d+)", text)), key=int)
+            # What was skipped and what failed is named by its line, in one way.
+            for line in named:
+                tests[f"{name}:{line}"] = "failed" if numbers[1] else "skipped"
+            for number in range(numbers[0] - numbers[1] - numbers[2]):
+                tests[f"{name}: passed {number + 1}"] = "passed"
+        return tests
+
+
+class RustOpenSsl(Suite):
+    """The tests of the crate openssl, which are compiled with their keys: no stubs."""
+
+    modes = WITHOUT_FILES
+    crate = "0.10.82"
+    version = ["echo", crate]
+
+    def prepare(self):
+        script = self.workspace / "scripts/rust-openssl.sh"
+        built = subprocess.run([script, self.crate], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        self.folder = pathlib.Path(built)
+        self.command = [self.folder / "tests", "--test-threads=2", *([self.only] if self.only else [])]
+
+    def parse(self, output):
+        ends = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}
+        found = re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)", output, re.MULTILINE)
+        return {name: ends[end] for name, end in found}
+
+
+ALL = {suite.__name__.lower(): suite for suite in (Python, NetSSLeay, IoSocketSsl, Ruby, Node, HaProxy, OpenSsl, RustOpenSsl)}
