@@ -65,7 +65,7 @@ pub enum ApplyError {
         /// The record, below the state folder.
         path: PathBuf,
         /// Why it cannot be used.
-        source: StateFileError,
+        source: Box<StateFileError>,
         /// The way out.
         remedy: &'static str,
     },

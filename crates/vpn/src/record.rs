@@ -127,7 +127,7 @@ pub(crate) fn load<T: DeserializeOwned>(
 ) -> Result<Option<T>, ApplyError> {
     state_file::read(path).map_err(|source| ApplyError::Record {
         path: path.to_owned(),
-        source,
+        source: Box::new(source),
         remedy,
     })
 }
