@@ -289,6 +289,24 @@ fn bad_node_beside_a_good_one(pair: &Pair, files: &KeyFiles, name: &str, bad: Ba
     assert_eq!(signer.sign(0, 20), NOTHING, "{name}, {bad:?}: the node is well again");
 }
 
+/// The node is wrong from the beginning: not one wrong signature comes out.
+#[test]
+fn node_that_is_wrong_from_the_beginning_gets_no_signature_out() {
+    let pair = Pair::start();
+    for key in KEYS.iter().filter(|(name, ..)| matches!(*name, "p256" | "ed25519")) {
+        let files = pair.key(*key);
+        let proxy = pair.proxy(key.0);
+        let edge = pair.write(pair.edge(vec![pair.nodes[0].endpoint(), proxy.endpoint()]));
+        proxy.set(Fault::WrongResult);
+        let mut signer = Signer::start(&edge, &files.stub, &files);
+        wait::until("the node has answered", || {
+            assert_eq!(signer.sign(0, 20), NOTHING, "{}", key.0);
+            proxy.completions() > 0
+        });
+        assert_eq!(signer.sign(500, 20), NOTHING, "{}", key.0);
+    }
+}
+
 /// The key is on the gateway, and there is only this node.
 fn bad_node_alone_with_a_local_key(pair: &Pair, files: &KeyFiles, name: &str, bad: Bad) {
     let proxy = pair.proxy(name);

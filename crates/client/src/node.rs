@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_operation::OperationKind;
+
 use crate::config::{Endpoint, MAX_NODES};
 use crate::connection::Connection;
 use crate::key::KeyId;
@@ -111,6 +113,8 @@ pub(crate) struct ConfiguredNode {
     pub(crate) serial: u32,
     /// The node's pace with each key. Bound: the keys that are open.
     pub(crate) paces: HashMap<KeyId, KeyPace>,
+    /// Results on the present connection, by operation. Bound: the number of operations.
+    results: Vec<(OperationKind, u32)>,
     /// The keys whose jobs the node refused while another node did them. Bound: the keys that are open.
     pub(crate) refusals: HashMap<KeyId, KeyRefusals>,
     /// Whether a job that the node does not answer found no second node.
@@ -135,6 +139,7 @@ impl ConfiguredNode {
             standing: Standing::default(),
             serial: 0,
             paces: HashMap::new(),
+            results: Vec::new(),
             refusals: HashMap::new(),
             strands_jobs: false,
             late_replies: 0,
@@ -219,6 +224,27 @@ impl ConfiguredNode {
     pub(crate) fn handshake_completed(&mut self, name: &Arc<str>) {
         self.name = Arc::clone(name);
         self.counters.connects += 1;
+        // Another process may answer now.
+        self.results.clear();
+        self.paces.values_mut().for_each(|pace| pace.results = 0);
+    }
+
+    /// The results on the present connection: of the operation, and with the key.
+    pub(crate) fn results(&self, operation: OperationKind, key: KeyId) -> (u32, u32) {
+        let of_operation = self.results.iter().find(|(known, _)| *known == operation);
+        let with_key = self.paces.get(&key).map_or(0, |pace| pace.results);
+        (of_operation.map_or(0, |(_, count)| *count), with_key)
+    }
+
+    /// Records a result, after [`Self::record_answer`].
+    pub(crate) fn record_result(&mut self, operation: OperationKind, key: KeyId) {
+        match self.results.iter_mut().find(|(known, _)| *known == operation) {
+            Some((_, count)) => *count = count.saturating_add(1),
+            None => self.results.push((operation, 1)),
+        }
+        if let Some(pace) = self.paces.get_mut(&key) {
+            pace.results = pace.results.saturating_add(1);
+        }
     }
 
     /// Records that a connection could not be made.
@@ -262,7 +288,7 @@ impl ConfiguredNode {
         let latency = now.saturating_duration_since(sent);
         self.failures = 0;
         self.latency.add(latency, now);
-        let pace = self.paces.entry(key).or_insert(KeyPace { answered: sent, latency });
+        let pace = self.paces.entry(key).or_insert(KeyPace { answered: sent, latency, results: 0 });
         pace.answered = pace.answered.max(sent);
         // The weight is that of the moving average of all jobs.
         pace.latency = (pace.latency * 7 + latency) / 8;
@@ -384,6 +410,8 @@ pub(crate) struct KeyPace {
     pub(crate) answered: Instant,
     /// Moving average.
     pub(crate) latency: Duration,
+    /// Results on the present connection.
+    results: u32,
 }
 
 /// A moving average of latencies whose weight halves with age.

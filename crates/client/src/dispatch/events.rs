@@ -13,7 +13,7 @@ use super::Dispatcher;
 use super::retry::{FailedAttempt, Retry};
 use crate::connection::{ConnectionEvent, KeyStage};
 use crate::error::ClientError;
-use crate::job::{Attempt, JobRef, NodeReply, Slot, Stage};
+use crate::job::{Attempt, JobRef, JobRequest, NodeReply, Slot, Stage};
 use crate::key::{KeyFacts, KeyId};
 use crate::node::{ConnectionState, NodeIndex};
 use crate::standing::Offence;
@@ -144,6 +144,10 @@ impl Dispatcher {
             return self.accuse(node, Offence::Contradiction, now);
         };
         let key = job.key.id;
+        let operation = match &job.request {
+            JobRequest::Operation { operation, .. } => Some(operation.kind()),
+            JobRequest::OpenKey => None,
+        };
         let Some(Attempt { stage, is_trial, .. }) = job.attempts[slot].take() else {
             return;
         };
@@ -152,8 +156,12 @@ impl Dispatcher {
         let Stage::Sent { handle, at } = stage else {
             return self.on_late_reply(id, node);
         };
-        let source = self.source(node, on_trial);
+        let results = operation.map_or((0, 0), |kind| self.nodes[node].results(kind, key));
+        let source = self.source(node, results, on_trial);
         self.note_completed(node, key, at, error, now);
+        if let Some(operation) = operation.filter(|_| error.is_none()) {
+            self.nodes[node].record_result(operation, key);
+        }
         let JobCompletion { result, served_by, queue_time, service_time, .. } = completion;
         match result {
             Ok(output) => {

@@ -87,13 +87,19 @@ impl Dispatcher {
         (node.serial == source.serial).then_some(source.node)
     }
 
-    /// The source of a result that this node has just given.
-    pub(super) fn source(&self, node: NodeIndex, on_trial: bool) -> ReplySource {
+    /// The source of a result that this node has just given, after these numbers of results of the operation and
+    /// with the key on its connection.
+    pub(super) fn source(
+        &self,
+        node: NodeIndex,
+        results: (u32, u32),
+        on_trial: bool,
+    ) -> ReplySource {
         let from = &self.nodes[node];
         ReplySource {
             node,
             serial: from.serial,
-            doubtful: from.standing.is_doubtful(from.counters.succeeded),
+            doubtful: from.standing.is_doubtful(results.0, results.1),
             on_trial,
         }
     }

@@ -3,6 +3,8 @@
 
 //! Nodes that are taken out, and tried again.
 
+use millrace_operation::OperationKind;
+
 use super::*;
 use crate::config::Hedge;
 use crate::job::{ReplySource, WrongNodes};
@@ -96,6 +98,21 @@ impl Pool {
     fn is_out(&self, node: usize) -> bool {
         self.dispatcher.nodes[node].standing.is_out()
     }
+}
+
+#[test]
+fn first_results_of_each_operation_and_key_on_each_connection_are_doubtful() {
+    let mut pool = Pool::of_good(1);
+    let doubtful = |pool: &mut Pool| (0..70).filter(|_| pool.result_of(0).is_doubtful()).count();
+    // One came while the pool warmed up.
+    assert_eq!(doubtful(&mut pool), 63);
+    let (first, other) = (OperationKind::EcdsaSign, OperationKind::Ed25519Sign);
+    let node = &pool.dispatcher.nodes[0];
+    assert_eq!(node.results(first, pool.key.id), (71, 71));
+    assert_eq!(node.results(other, pool.key.id), (0, 71), "another operation is new");
+    let name = Arc::from("node");
+    pool.dispatcher.nodes[0].handshake_completed(&name);
+    assert_eq!(doubtful(&mut pool), 64, "a node that has connected again may be another one");
 }
 
 #[test]
