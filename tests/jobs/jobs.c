@@ -4,12 +4,12 @@
  * Starts ASYNC jobs under a name that the preload library knows, and does in them what code of others may do. Prints
  * what it saw, one "name value" a line.
  *
- *   deep BYTES    a job recurses until it has used so much: ends well, or says where it faulted
+ *   deep BYTES    a job recurses until it has used BYTES: ends well, or says where it faulted
  *   leap BYTES    a job has one frame of this size, and writes to its lowest byte
- *   burst JOBS    so many paused jobs at once, resumed and ended; then the same again
+ *   burst JOBS    JOBS paused jobs at once, resumed and ended; then the same again
  *   rest JOBS     jobs that used 100 KiB each, one after the other
- *   over JOBS     how many of so many jobs could pause at once
- *   crowd THREADS so many threads have ended 200 jobs each and stay: how many of 8,000 could pause on another one
+ *   over JOBS     how many of JOBS jobs could pause at once
+ *   crowd THREADS THREADS threads have ended 200 jobs each and stay: how many of 8,000 could pause on another one
  *   life          returns of ASYNC_start_job, arguments, a fork, threads, ASYNC_cleanup_thread, no memory
  */
 
@@ -209,7 +209,7 @@ static void burst(int count, const char *name, size_t used)
     show(when);
 }
 
-/* Of so many jobs at once, the number that could pause. The others run at once, without a job. */
+/* Of `count` jobs at once, the number that could pause. The others run at once, without a job. */
 static void over(int count)
 {
     struct slot *slots = calloc((size_t)count, sizeof(*slots));

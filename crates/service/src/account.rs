@@ -23,7 +23,8 @@ use crate::tenants::{Bounds, Directory, Terms};
 /// The account of one party, shared by its sessions.
 #[derive(Debug)]
 pub struct Account {
-    terms: RwLock<Arc<Terms>>,
+    /// With the revision of the settings that they are of; 0 for those of a new account.
+    terms: RwLock<(u64, Arc<Terms>)>,
     quota: Quota,
     held: Held,
     counts: Counts,
@@ -106,7 +107,7 @@ impl Account {
     pub fn new(terms: Arc<Terms>, now: Instant) -> Self {
         Self {
             quota: Quota::new(terms.rates.clone(), now),
-            terms: RwLock::new(terms),
+            terms: RwLock::new((0, terms)),
             held: Held::default(),
             counts: Counts::default(),
         }
@@ -122,13 +123,17 @@ impl Account {
     /// The terms in force.
     #[must_use]
     pub fn terms(&self) -> Arc<Terms> {
-        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Puts terms of the same party in force.
-    pub fn set_terms(&self, terms: Arc<Terms>, now: Instant) {
-        self.quota.set_rates(&terms.rates, now);
-        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;
+    /// Puts terms of the same party in force, unless those of a later revision of the settings are: a session that
+    /// notices a change late must not take the next one back.
+    pub fn set_terms(&self, terms: Arc<Terms>, revision: u64, now: Instant) {
+        let mut in_force = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        if in_force.0 <= revision {
+            self.quota.set_rates(&terms.rates, now);
+            *in_force = (revision, terms);
+        }
     }
 
     /// Takes a job in, or says why not.
@@ -160,7 +165,7 @@ impl Account {
     /// Counts a job in flight; `false` if a bound is reached.
     fn hold(&self, bytes: u64) -> bool {
         let Bounds { jobs_in_flight, bytes_in_flight, .. } =
-            self.terms.read().unwrap_or_else(PoisonError::into_inner).bounds;
+            self.terms.read().unwrap_or_else(PoisonError::into_inner).1.bounds;
         let jobs = self.held.jobs.fetch_add(1, Ordering::Relaxed);
         let before = self.held.bytes.fetch_add(bytes, Ordering::Relaxed);
         // One job is always possible: a bound below one input would end all service.
@@ -303,18 +308,24 @@ impl Accounts {
 
     /// Puts the terms of a directory in force, and drops accounts of tenants that it does not have once no session
     /// holds them.
-    pub(crate) fn apply(&self, directory: &Directory, settings: &Settings, now: Instant) {
+    pub(crate) fn apply(
+        &self,
+        directory: &Directory,
+        settings: &Settings,
+        revision: u64,
+        now: Instant,
+    ) {
         let mut accounts = self.lock();
         for terms in directory.tenants() {
             let account = accounts
                 .entry(Arc::clone(&terms.party))
                 .or_insert_with(|| Arc::new(Account::new(Arc::clone(terms), now)));
-            account.set_terms(Arc::clone(terms), now);
+            account.set_terms(Arc::clone(terms), revision, now);
         }
         accounts.retain(|party, account| {
             let terms = settings.terms_of_party(party, directory);
             if let Some(terms) = &terms {
-                account.set_terms(Arc::clone(terms), now);
+                account.set_terms(Arc::clone(terms), revision, now);
             }
             terms.is_some() || Arc::strong_count(account) > 1
         });
@@ -358,6 +369,18 @@ mod tests {
         let taken = (0..tries).filter(admitted).count();
         account.release(taken, taken as u64 * 32);
         taken
+    }
+
+    #[test]
+    fn terms_of_an_earlier_revision_do_not_come_back() {
+        let now = Instant::now();
+        let account = Account::new(terms("uid:1", 5, Bounds::default()), now);
+        account.set_terms(terms("uid:1", 1, Bounds::default()), 2, now);
+        account.set_terms(terms("uid:1", 1000, Bounds::default()), 1, now);
+        let later = now + Duration::from_secs(60);
+        assert_eq!(take(&account, later, 50), 1, "the later one");
+        account.set_terms(terms("uid:1", 1000, Bounds::default()), 3, later);
+        assert!(take(&account, later + Duration::from_secs(60), 50) > 1);
     }
 
     #[test]

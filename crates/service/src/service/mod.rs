@@ -197,7 +197,7 @@ impl Service {
         let service = Self { inner: Arc::new(inner) };
         let snapshot = service.settings();
         let accounts = &service.inner.accounts;
-        accounts.apply(&snapshot.directory, &snapshot.settings, Instant::now());
+        accounts.apply(&snapshot.directory, &snapshot.settings, snapshot.revision, Instant::now());
         service.reload_keys()?;
         let keyring = &service.inner.keyring;
         if keyring.current().len() == 0 && keyring.store().kek().is_some() {
@@ -284,7 +284,7 @@ impl Service {
         let inner = &*self.inner;
         *inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
         inner.revision.store(snapshot.revision, Ordering::Release);
-        inner.accounts.apply(&snapshot.directory, &snapshot.settings, now);
+        inner.accounts.apply(&snapshot.directory, &snapshot.settings, snapshot.revision, now);
         for entry in inner.lock_connections().sessions.values() {
             if snapshot.terms(&entry.identity).is_none() {
                 entry.sink.order(Order::Drain);

@@ -132,7 +132,7 @@ impl Session {
         let account = self.state.account();
         if account.terms().party == terms.party {
             // A session that was opened during the change may still have the old terms.
-            account.set_terms(Arc::clone(&terms), now);
+            account.set_terms(Arc::clone(&terms), self.snapshot.revision, now);
             self.engine.set_share(terms.weight, terms.priority.level());
         } else {
             self.change_party(&terms, now);
