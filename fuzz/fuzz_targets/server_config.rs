@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Input: a configuration of nginx, of HAProxy, and of a certificate that certbot renews. Reading ends, and no more words are found than there
-//! are characters.
+//! Input: a configuration of nginx, of HAProxy, and of a certificate that certbot renews. Reading ends, and no more
+//! words are found than there are characters.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::buffer::OutBuffer;
 use crate::config::{Endpoint, TlsConfig};
-use crate::refused::{self, Refused};
+use crate::refused::{self, RefusedStep};
 use crate::tls::{self, TlsFailure, TlsSetupError};
 use crate::trust;
 
@@ -32,7 +32,7 @@ pub(crate) enum LinkError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Refused(Refused),
+    Refused(RefusedStep),
     #[error("the node closed the connection")]
     Closed,
     #[error("`{host}` does not resolve: {error}")]
@@ -234,7 +234,7 @@ fn stream(family: AddressFamily, name: &str) -> Result<OwnedFd, LinkError> {
 }
 
 /// The error with its cause, if that is known.
-fn explained(refused: Option<Refused>, error: Errno) -> LinkError {
+fn explained(refused: Option<RefusedStep>, error: Errno) -> LinkError {
     refused.map_or_else(|| LinkError::Io(error.into()), LinkError::Refused)
 }
 

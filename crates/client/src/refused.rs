@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the kernel refused on the way to a node, with the setting that refuses it and its cure. The usual cause is a line
-//! of the server's unit, which neither the configuration of the server nor that of the pool shows.
+//! Steps that the kernel refused on the way to a node, with the setting that refuses them and its cure. The usual cause
+//! is a line of the server's unit, which neither the configuration of the server nor that of the pool shows.
 
 use std::io;
 use std::path::Path;
@@ -18,9 +18,9 @@ pub const REMEDY: &str = "remedy: ";
 /// A step that the kernel refused.
 #[derive(Debug, Error)]
 #[error("{step}: {error} ({because}; {REMEDY}{remedy})")]
-pub(crate) struct Refused {
+pub(crate) struct RefusedStep {
     step: String,
-    /// What the kernel said.
+    /// The kernel's answer.
     pub(crate) error: io::Error,
     because: String,
     remedy: String,
@@ -28,7 +28,7 @@ pub(crate) struct Refused {
     pub(crate) is_forbidden: bool,
 }
 
-impl Refused {
+impl RefusedStep {
     fn new(step: impl Into<String>, error: Errno, because: &str, remedy: &str) -> Self {
         Self {
             step: step.into(),
@@ -41,9 +41,9 @@ impl Refused {
 }
 
 /// The kernel gave no socket of this family. `None` if that has another cause than a prohibition or a limit.
-pub(crate) fn socket(family: &str, error: Errno) -> Option<Refused> {
+pub(crate) fn socket(family: &str, error: Errno) -> Option<RefusedStep> {
     let step = format!("a socket of the family {family}");
-    let refused = |because, remedy: &str| Some(Refused::new(&*step, error, because, remedy));
+    let refused = |because, remedy: &str| Some(RefusedStep::new(&*step, error, because, remedy));
     match error {
         Errno::AFNOSUPPORT => refused(
             "RestrictAddressFamilies= of the unit, or another filter, forbids the family",
@@ -63,13 +63,13 @@ pub(crate) fn socket(family: &str, error: Errno) -> Option<Refused> {
 }
 
 /// The kernel did not connect to the socket at `path`. `None` if the error says enough.
-pub(crate) fn unix(path: &Path, error: Errno) -> Option<Refused> {
+pub(crate) fn unix(path: &Path, error: Errno) -> Option<RefusedStep> {
     const STEP: &str = "connecting";
     let shown = path.display();
     match error {
-        Errno::NOENT => Some(Refused {
+        Errno::NOENT => Some(RefusedStep {
             is_forbidden: false,
-            ..Refused::new(
+            ..RefusedStep::new(
                 STEP,
                 error,
                 "the node does not run, or a chroot, TemporaryFileSystem=, InaccessiblePaths= or PrivateTmp= of the \
@@ -83,13 +83,16 @@ pub(crate) fn unix(path: &Path, error: Errno) -> Option<Refused> {
             Some(if may {
                 let because = format!("the modes allow it to uid {user}: {}", security_module());
                 let remedy = format!("allow `{shown} rw,` in that policy");
-                Refused::new(STEP, error, &because, &remedy)
+                RefusedStep::new(STEP, error, &because, &remedy)
             } else {
                 let because = format!(
                     "the socket or a folder above it is closed to uid {user}, or InaccessiblePaths= of the unit covers it"
                 );
                 let remedy = "`mode` and `group` in [unix] of node.toml, or take the path out of the unit's line";
-                Refused { is_forbidden: false, ..Refused::new(STEP, error, &because, remedy) }
+                RefusedStep {
+                    is_forbidden: false,
+                    ..RefusedStep::new(STEP, error, &because, remedy)
+                }
             })
         }
         _ => None,
@@ -97,29 +100,29 @@ pub(crate) fn unix(path: &Path, error: Errno) -> Option<Refused> {
 }
 
 /// The kernel did not start a connection over TCP. `None` if the error says enough.
-pub(crate) fn tcp(error: Errno) -> Option<Refused> {
+pub(crate) fn tcp(error: Errno) -> Option<RefusedStep> {
     const STEP: &str = "a connection over TCP";
     match error {
-        Errno::NETUNREACH | Errno::NETDOWN => Some(Refused::new(
+        Errno::NETUNREACH | Errno::NETDOWN => Some(RefusedStep::new(
             STEP,
             error,
             "no way leads there from the network of this process: PrivateNetwork= of the unit, or a namespace",
             "take the line out, or use a node on this machine by its socket",
         )),
-        Errno::PERM => Some(Refused::new(
+        Errno::PERM => Some(RefusedStep::new(
             STEP,
             error,
             "a filter of packets or of system calls forbids it",
             "IPAddressAllow= with the addresses of the nodes in a drop-in of the unit",
         )),
         Errno::ACCESS => {
-            Some(Refused::new(STEP, error, &security_module(), "allow it in that policy"))
+            Some(RefusedStep::new(STEP, error, &security_module(), "allow it in that policy"))
         }
         _ => None,
     }
 }
 
-/// What a failure to start a thread, or to open a descriptor for events, comes from, with the cure.
+/// A failure to start a thread, or to open a descriptor for events, with its cause and cure.
 #[must_use]
 pub fn describe_start(error: &io::Error) -> String {
     let user = rustix::process::geteuid().as_raw();

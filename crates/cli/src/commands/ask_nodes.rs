@@ -17,8 +17,8 @@ use millrace_client::{
     TlsConfig, TlsFault, describe_start, probe,
 };
 use millrace_gateway::check::pool::{
-    Asked, CertificateFacts, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer, NodeFault,
-    NodeReport, PoolNode, PoolStatus, ProcessContext, Question,
+    AskedNodes, CertificateFacts, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer,
+    NodeFault, NodeReport, PoolNode, PoolStatus, ProcessContext, Question,
 };
 use millrace_gateway::check::{ConfiguredPool, user_named};
 use millrace_hostfs::Root;
@@ -45,7 +45,7 @@ struct Order {
 }
 
 /// Asks every node as a process at this place would; `None` if this user may not take that place.
-pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Asked> {
+pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<AskedNodes> {
     let own = geteuid();
     let is_own_place = own.as_raw() == place.user.uid && server_place::is_own_root(&place.root);
     if !own.is_root() && !is_own_place {
@@ -65,11 +65,11 @@ pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<As
 }
 
 /// The answers where a filter ended the process that asked.
-fn ended_by_filter(question: &Question) -> Asked {
+fn ended_by_filter(question: &Question) -> AskedNodes {
     let error = "a filter of system calls ends a process that asks a node from there (SIGSYS)";
     let fault = NodeFault { kind: FaultKind::Forbidden, error: error.to_owned() };
     let one = |node: &String| NodeAnswer { node: node.clone(), answer: Err(fault.clone()) };
-    Asked { answers: question.nodes.iter().map(one).collect(), ..Asked::default() }
+    AskedNodes { answers: question.nodes.iter().map(one).collect(), ..AskedNodes::default() }
 }
 
 /// `millrace status --gateway`.
@@ -187,7 +187,7 @@ pub(super) fn serve_order() -> Result<()> {
 }
 
 /// Asks every node, all at the same time where this process may start threads. Answers are in the order of the nodes.
-fn ask(question: &Question, taken: Taken) -> Asked {
+fn ask(question: &Question, taken: Taken) -> AskedNodes {
     let one = |node: &String| NodeAnswer { node: node.clone(), answer: ask_one(node, question) };
     let mut no_thread = None;
     let answers = thread::scope(|scope| {
@@ -205,7 +205,7 @@ fn ask(question: &Question, taken: Taken) -> Asked {
         });
         answers.collect()
     });
-    Asked { answers, no_thread, filters: taken.filters, not_taken: taken.missing }
+    AskedNodes { answers, no_thread, filters: taken.filters, not_taken: taken.missing }
 }
 
 fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {

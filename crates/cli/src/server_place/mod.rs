@@ -26,12 +26,12 @@ use rustix::thread::{
 };
 use seccompiler::{BpfProgram, apply_filter};
 
-/// What was taken over from a process besides its user and its files.
+/// Confinement that was taken over from a process, besides its user and its files.
 #[derive(Default)]
 pub(crate) struct Taken {
     /// Number of its filters of system calls.
     pub(crate) filters: usize,
-    /// What could not be taken, each with the reason.
+    /// Parts that could not be taken, each with the reason.
     pub(crate) missing: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ fn become_user(user: &User) -> io::Result<()> {
     Ok(())
 }
 
-/// What confines a process, read while `/proc` is in sight.
+/// The confinement of a process, read while `/proc` is in sight.
 struct Confinement {
     limits: Vec<(Resource, Rlimit)>,
     no_new_privileges: bool,

@@ -20,7 +20,7 @@ const EVENT_STOP: i32 = 128;
 const MAX_FILTERS: usize = 32_768 / 5;
 
 /// The filters of a process's first thread, the first that it got first. The process is stopped while they are read,
-/// some microseconds; if this process is killed meanwhile, the kernel lets it go on.
+/// some microseconds; if this process is killed then, the kernel lets the other one go on.
 ///
 /// # Errors
 /// There is no such process, or this process may not trace it or read its filters.

@@ -56,7 +56,7 @@ pub use configured_pool::{ConfiguredPool, PoolFileError};
 pub use evidence::user_named;
 
 use evidence::Gathered;
-use pool::{Asked, ProcessContext, Question};
+use pool::{AskedNodes, ProcessContext, Question};
 
 /// The servers that can be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
@@ -96,7 +96,7 @@ pub struct CheckOptions {
 /// Access to nodes.
 pub trait Nodes {
     /// Asks every node as a process at this place would; `None` if this user may not take that place.
-    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Asked>;
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<AskedNodes>;
 
     /// Number of private-key operations that the node on this machine has completed since its start. `socket`
     /// is its socket, if that is known.

@@ -25,16 +25,16 @@ pub struct ProcessContext {
     pub is_confined: bool,
 }
 
-/// What was learnt from the place of a process.
+/// Answers of nodes to a process, and facts about its place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Asked {
+pub struct AskedNodes {
     /// The answer of each node.
     pub answers: Vec<NodeAnswer>,
     /// Why the process may start no thread; `None` if it may.
     pub no_thread: Option<String>,
     /// Number of filters of system calls that were taken over from the process.
     pub filters: usize,
-    /// What confines the process and could not be taken, each with the reason.
+    /// Parts of its confinement that could not be taken, each with the reason.
     pub not_taken: Vec<String>,
 }
 

@@ -24,13 +24,13 @@ struct Machine {
     server: Server,
     /// Answer of every node about the key `www`; `None`: nodes cannot be asked.
     answer: Option<Result<KeyState, NodeFault>>,
-    /// What the place of the worker shows, besides the answers.
-    place: Asked,
+    /// Facts about the place of the worker, besides the answers.
+    place: AskedNodes,
     _socket: UnixListener,
 }
 
 impl Nodes for Machine {
-    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Asked> {
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<AskedNodes> {
         assert!([0, 33].contains(&place.user.uid), "as the worker's user");
         let names: Vec<&str> = question.keys.iter().map(|key| key.name.as_str()).collect();
         assert!(names.iter().all(|name| name.starts_with("www")), "{names:?}");
@@ -54,7 +54,7 @@ impl Nodes for Machine {
         let nodes = question.nodes.iter();
         let answers =
             nodes.map(|node| NodeAnswer { node: node.clone(), answer: answer.clone().map(state) });
-        Some(Asked { answers: answers.collect(), ..self.place.clone() })
+        Some(AskedNodes { answers: answers.collect(), ..self.place.clone() })
     }
 
     fn completed(&self, _: Option<&Path>) -> Result<u64, Silence> {
@@ -72,7 +72,7 @@ impl Machine {
             dir,
             server,
             answer: Some(Ok(KeyState::Usable)),
-            place: Asked::default(),
+            place: AskedNodes::default(),
             _socket: socket,
         };
         machine.mode("node.sock", 0o666);
@@ -781,14 +781,14 @@ fn what_the_question_in_the_place_of_the_server_found_is_reported() {
     machine.place.filters = 0;
     let found = confined(&machine, "", "confinement");
     assert_eq!((found.len(), found[0].outcome), (1, CheckOutcome::Unseen), "{found:?}");
-    machine.place = Asked { no_thread: Some("EAGAIN".to_owned()), ..Asked::default() };
+    machine.place = AskedNodes { no_thread: Some("EAGAIN".to_owned()), ..AskedNodes::default() };
     let unit = "[Service]\nLimitNPROC=1\nTasksMax=4\n";
     let found = confined(&machine, unit, "limits");
     assert!(found.len() == 1 && found[0].seen.contains("EAGAIN"), "{found:?}");
     let remedy = found[0].remedy.as_deref().unwrap_or_default();
     assert!(remedy.contains("LimitNPROC=1; TasksMax=4"), "{remedy}");
     let fault = NodeFault { kind: FaultKind::Forbidden, error: "no AF_UNIX".to_owned() };
-    machine.place = Asked::default();
+    machine.place = AskedNodes::default();
     machine.answer = Some(Err(fault));
     for (unit, named) in [
         ("[Service]\nSystemCallFilter=~@network-io\n", "SystemCallFilter=~@network-io"),

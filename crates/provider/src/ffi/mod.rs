@@ -17,6 +17,7 @@
 //! - `signature`, `keyexch`, `asym`: the operations, each a table of rows and what it intercepts.
 //! - `local`: primitives by AWS-LC, and whole messages by the kernel. `cells`: the memory file that counts primitives.
 //! - `decoder`, `store`: stubs and `millrace:` URIs.
+//! - `notice`: the line on standard error of a process that reaches no node.
 //! - `about`: parameters of every provider. `section`: mistakes in `openssl.cnf`. `unusable`: the provider after one.
 //! - `provider`: `OSSL_provider_init` and the tables.
 //!

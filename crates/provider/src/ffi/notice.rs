@@ -17,7 +17,7 @@ use millrace_operation::OperationKind;
 
 use crate::remote::{FailureKind, PoolError};
 
-/// What standard error is.
+/// The kind of standard error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StandardError {
     /// That of a server that keeps it for its log.

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use millrace_gateway::check::pool::{Asked, ProcessContext, Question};
+use millrace_gateway::check::pool::{AskedNodes, ProcessContext, Question};
 use millrace_gateway::check::{self, CheckOptions, CheckOutcome, CheckReport, Nodes, Silence};
 use millrace_service::status::Status;
 
@@ -102,7 +102,7 @@ impl LocalNode<'_> {
 }
 
 impl Nodes for LocalNode<'_> {
-    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Asked> {
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<AskedNodes> {
         ask_nodes::ask_from(place, question)
     }
 

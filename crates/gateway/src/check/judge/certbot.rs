@@ -110,7 +110,8 @@ fn taken(
     report.add(CHECK, Failure, seen, CheckRemedy::run(advice, run));
 }
 
-/// The stub that the hook renews for a lineage, or one beside the server's configuration, that the server does not name.
+/// The stub that the hook renews for a lineage, or one beside the server's configuration, if the server does not name
+/// it.
 fn unused_stub(evidence: &Evidence, lineage: &Lineage) -> Option<PathBuf> {
     let settings =
         evidence.root.lossy_text(&format!("{HOOKS}/{}.conf", lineage.name), MAX_SETTINGS);

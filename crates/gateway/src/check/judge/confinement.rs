@@ -10,13 +10,16 @@ use std::path::{Path, PathBuf};
 use millrace_hostfs::systemd;
 
 use super::provider::Provider;
-use super::{Failure, Good, Unseen, Warning, reach};
+use super::{Failure, Good, Unseen, Warning};
 use crate::check::evidence::{Evidence, ServerProcesses};
-use crate::check::pool::Asked;
+use crate::check::pool::AskedNodes;
 use crate::check::{CheckRemedy, CheckReport};
 
 /// `AT_SECURE` of getauxval(3): the C library then ignores `LD_PRELOAD`, and OpenSSL `OPENSSL_CONF`.
 const AT_SECURE: u64 = 23;
+
+/// Identifier of the finding about a node's socket.
+pub(super) const SOCKET: &str = "socket";
 
 /// Identifier of the findings about limits of the server's processes.
 const LIMITS: &str = "limits";
@@ -54,7 +57,7 @@ pub(super) fn findings(
 /// The socket cannot be seen because of a finding above, not because of its mode.
 pub(super) fn explain_sockets(report: &mut CheckReport) {
     for finding in &mut report.findings {
-        if finding.check == reach::SOCKET && finding.outcome == Failure {
+        if finding.check == SOCKET && finding.outcome == Failure {
             finding.remedy = Some("see the line of the unit above".to_owned());
             finding.run.clear();
         }
@@ -62,7 +65,7 @@ pub(super) fn explain_sockets(report: &mut CheckReport) {
 }
 
 /// Adds what a process in the server's place found besides the answers of the nodes.
-pub(super) fn probed(evidence: &Evidence, asked: &Asked, report: &mut CheckReport) {
+pub(super) fn probed(evidence: &Evidence, asked: &AskedNodes, report: &mut CheckReport) {
     let Some(running) = &evidence.running else {
         return;
     };

@@ -19,9 +19,6 @@ use crate::check::pool::{
 };
 use crate::check::{CheckFinding, CheckReport, Nodes};
 
-/// Identifier of the finding about a node's socket.
-pub(super) const SOCKET: &str = "socket";
-
 /// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
 /// 1,024; the first 64 show whether policies and stubs fit.
 const MAX_ASKED_KEYS: usize = 64;
@@ -278,14 +275,14 @@ fn blocked(
         Obstacle::Missing(missing) => missing_socket(evidence, worker, missing, socket),
         Obstacle::NotThatKind(_) => {
             let seen = format!("{socket} is not a socket");
-            CheckFinding::new(SOCKET, Failure, seen, "correct `pool` in openssl.cnf")
+            CheckFinding::new(confinement::SOCKET, Failure, seen, "correct `pool` in openssl.cnf")
         }
         Obstacle::Denied { path, ownership } => {
             let shown = path.display();
             let seen =
                 format!("user {user} may not connect to {socket}{inside}: {shown} has {ownership}");
             let is_socket = *path == below(&worker.place.root, Path::new(socket));
-            CheckFinding::new(SOCKET, Failure, seen, opening(path, is_socket))
+            CheckFinding::new(confinement::SOCKET, Failure, seen, opening(path, is_socket))
         }
         Obstacle::Listed(path) => {
             let shown = path.display();
@@ -295,11 +292,11 @@ fn blocked(
             let remedy = format!(
                 "getfacl {shown} says what user {user} may; the line of the node shows whether it is enough"
             );
-            CheckFinding::new(SOCKET, Unseen, seen, remedy)
+            CheckFinding::new(confinement::SOCKET, Unseen, seen, remedy)
         }
         Obstacle::Unseen(path) => {
             let seen = format!("{} is hidden from this user", path.display());
-            CheckFinding::new(SOCKET, Unseen, seen, run_as_root())
+            CheckFinding::new(confinement::SOCKET, Unseen, seen, run_as_root())
         }
     }
 }
@@ -313,7 +310,12 @@ fn missing_socket(
 ) -> CheckFinding {
     let (_, start) = FaultKind::Refused.meaning();
     let Some(confined) = worker.confined.as_deref() else {
-        return CheckFinding::new(SOCKET, Failure, format!("{socket} is not there"), start);
+        return CheckFinding::new(
+            confinement::SOCKET,
+            Failure,
+            format!("{socket} is not there"),
+            start,
+        );
     };
     let inside = inside(worker);
     let path = Path::new(socket);
@@ -321,17 +323,17 @@ fn missing_socket(
         let folder = path.parent().unwrap_or(path);
         let seen = format!("{socket} is not there{inside}");
         let remedy = bind(evidence, folder, confined, "BindPaths");
-        return CheckFinding::new(SOCKET, Failure, seen, remedy);
+        return CheckFinding::new(confinement::SOCKET, Failure, seen, remedy);
     }
     if !evidence.root.exists(socket) {
         let seen = format!("{socket} is not there: the node does not run");
-        return CheckFinding::new(SOCKET, Failure, seen, start);
+        return CheckFinding::new(confinement::SOCKET, Failure, seen, start);
     }
     // The node made its folder again after the bind.
     let seen = format!("{socket} is not there{inside}: the folder inside is not the one outside");
     let remedy =
         evidence.restart().worded(|restart| format!("{restart}; it binds the folder again"));
-    CheckFinding::new(SOCKET, Failure, seen, remedy)
+    CheckFinding::new(confinement::SOCKET, Failure, seen, remedy)
 }
 
 /// The chroot of a worker as a remark; empty for a worker without one.
