@@ -69,7 +69,8 @@
 //! - On musl, which has no `ASYNC_JOB`, operations block.
 //!
 //! With `MILLRACE_LOG` in the environment each operation that the pool did not do, and each error of this provider,
-//! writes a line to standard error.
+//! writes a line to standard error. Without it the first one of a process that reaches no node does, where standard
+//! error is a server's log, a pipe or a terminal.
 
 pub mod algorithms;
 pub mod breaker;
