@@ -28,13 +28,13 @@ ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrac
 
 .PHONY: help setup build install uninstall demo demo-pool demo-vm demo-vpn check test test-alerts \
   test-api test-arm test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
-  test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz nightly bench-crypto bench-manager \
+  test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz judges judges-openssl nightly bench-crypto bench-manager \
   bench-pool bench-tls bench-virtio bench-workers cuda cuda-check docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
 	@echo
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'A fresh Debian machine needs only Rust: demo, test and check install the rest.'
 
@@ -146,6 +146,18 @@ test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto d
 
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
+
+judges: setup ## Other people's suites without and with Millrace, on both releases (ARGS="python ruby", NGINX_TESTS=PATH)
+	@$(CARGO) build $(CARGO_FLAGS) $(ARTIFACTS)
+	@NGINX_TESTS='$(NGINX_TESTS)' scripts/judges.sh $(ARGS)
+
+judges-openssl: setup ## Keys, signatures and handshakes on OpenSSL 3.0.2 and 4.0.3, which no Debian release has
+	@set -e; for version in 3.0.2 4.0.3; do \
+		root=$$(scripts/openssl-release.sh $$version); \
+		MILLRACE_TEST_ROOT=$$root $(CARGO) test $(CARGO_FLAGS) -p millrace-provider --no-fail-fast \
+			--test openssl --test local --test local_keys; \
+		MILLRACE_TEST_ROOT=$$root $(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test openssl_tls; \
+	done
 
 nightly: setup ## Fuzz, taint, timing, release artefacts, demonstrations, long tests; writes docs/nightly.md (hours)
 	@scripts/nightly.sh $(ARGS)

@@ -4,7 +4,7 @@
 #
 # What takes too long for every change: fuzzing, the compression library under AddressSanitizer, secrets followed by
 # memcheck, constant time by measurement, the release artefacts under the whole-system tests, README and the guides on
-# clean machines, the provider for Arm under emulation, long tests, GPU kernels, the demonstrations, the goals of the
+# clean machines, the provider for Arm under emulation, other people's test suites, long tests, GPU kernels, the demonstrations, the goals of the
 # benchmarks. Each part runs, whatever the others gave; the table that is printed at the end also goes to
 # docs/nightly.md, which says what the last run showed.
 #
@@ -21,7 +21,7 @@ GOALS=("pool" "pool --fairness" "pool --tenants" "pool --overload" "crypto" "tls
 # The demonstrations, each a part of its own: `demo: ` and the target.
 DEMOS=(demo demo-pool demo-vpn demo-vm)
 
-PARTS=(fuzz sanitizers taint timing release install arm cuda demos goals long)
+PARTS=(fuzz sanitizers taint timing release install arm judges cuda demos goals long)
 [[ $# -gt 0 ]] && PARTS=("$@")
 
 # A benchmark with these words, whose goals must be reached.
@@ -83,11 +83,12 @@ run_part() {
         release) make --no-print-directory test-release ;;
         install) make --no-print-directory test-install ;;
         arm) make --no-print-directory test-arm ;;
+        judges) make --no-print-directory judges ARGS=--write && make --no-print-directory judges-openssl ;;
         cuda) make --no-print-directory test-cuda ;;
         "demo: "*) demo "${1#demo: }" ;;
         "goals: "*) goals "${1#goals: }" ;;
         long) make --no-print-directory test-long ;;
-        *) printf 'nightly: no part %s; there are: fuzz sanitizers taint timing release install arm cuda demos goals long\n' "$1" >&2; return 2 ;;
+        *) printf 'nightly: no part %s; there are: fuzz sanitizers taint timing release install arm judges cuda demos goals long\n' "$1" >&2; return 2 ;;
     esac
 }
 
@@ -120,7 +121,7 @@ for part in "${parts[@]}"; do
     if [[ $part == goals:* ]]; then
         showed="$(grep -cE ' (must|aim)$' "$log") goals reached, $(grep -c ' missed$' "$log") missed"
     else
-        showed=$(grep -E '^(test result|fuzz: .*: (no crash|CRASH)|== test-install: Debian|[1-9][0-9]* handshakes, )' "$log" |
+        showed=$(grep -E '^(test result|judges: [0-9]+ tests|fuzz: .*: (no crash|CRASH)|== test-install: Debian|[1-9][0-9]* handshakes, )' "$log" |
             tail -n 1 | tr '|' '/')
     fi
     rows+=("| $part | $result | $minutes | ${showed:-–} |")

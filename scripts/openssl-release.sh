@@ -4,15 +4,15 @@
 #
 # Builds a release of OpenSSL that no Debian release has, and puts it into a folder in which programs can be run:
 # scripts/openssl-release.sh 3.0.2|4.0.3. Prints the folder, which MILLRACE_TEST_ROOT takes: a small Debian 12 whose
-# `openssl` and libraries are of this release. The source is that of the crate openssl-src; it is built once, in some
-# minutes.
+# `openssl` and libraries are of this release. The source is that of the crate openssl-src, with what the crate leaves
+# out, such as shared libraries need, from a Debian source of the same minor version. It is built once, in some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 version=${1:-}
 case $version in
-    3.0.2) crate=300.0.5 ;;
-    4.0.3) crate=400.0.2 ;;
+    3.0.2) crate=300.0.5 suite=bookworm ;;
+    4.0.3) crate=400.0.2 suite=experimental ;;
     *) echo "usage: scripts/openssl-release.sh 3.0.2|4.0.3" >&2; exit 2 ;;
 esac
 root=$PWD/target/openssl-$version
@@ -23,6 +23,10 @@ scripts/unpack-debian.sh bookworm "$root" coreutils dash openssl
 exec 9>"$root.build.lock"
 flock 9
 if [[ ! -e $root/.built || $root/.built -ot $root/.millrace ]]; then
+    rest=$PWD/target/openssl-$suite
+    scripts/unpack-debian.sh "$suite" "$rest" --source openssl
+    grep -q "^MAJOR=${version%%.*}$" "$rest/usr/src/openssl/VERSION.dat" ||
+        { echo "openssl-release: Debian $suite has no source of OpenSSL ${version%.*} any more" >&2; exit 1; }
     rm -rf "$source"
     mkdir -p "$source/src"
     cat >"$source/Cargo.toml" <<TOML
@@ -35,18 +39,20 @@ edition = "2021"
 openssl-src = "=$crate"
 TOML
     : >"$source/src/lib.rs"
-    # The crate of 4.0.3 comes without what the legacy provider is linked with.
     build='
         cd "$1"
         cargo vendor --quiet vendor
-        cd vendor/openssl-src/openssl
-        perl ./Configure "linux-$3" shared no-legacy no-tests --prefix=/usr "--libdir=lib/$3-linux-gnu" \
+        cp -a "$4/usr/src/openssl" openssl
+        cp -a vendor/openssl-src/openssl/. openssl
+        cd openssl
+        perl ./Configure "linux-$3" shared no-tests --prefix=/usr "--libdir=lib/$3-linux-gnu" \
             --openssldir=/usr/lib/ssl
         nice -n 19 make -j2 build_sw
         make install_sw "DESTDIR=$2"
         # Its cache of libraries names those of Debian.
         ldconfig -r "$2"'
-    bash -euc "$build" build "$source" "$root" "$(uname -m)" >"$log" 2>&1 9>&- || { tail -n 20 "$log" >&2; exit 1; }
+    bash -euc "$build" build "$source" "$root" "$(uname -m)" "$rest" >"$log" 2>&1 9>&- ||
+        { tail -n 20 "$log" >&2; exit 1; }
     scripts/in-root.sh "$root" openssl version >>"$log"
     grep -q "^OpenSSL $version " "$log" || { echo "openssl-release: $root has another OpenSSL: see $log" >&2; exit 1; }
     touch "$root/.built"

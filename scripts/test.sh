@@ -44,6 +44,8 @@ step "the same servers and clients, of Debian 13"
 wait "${lane_ids[0]}" || status=$?
 cat "$lanes/debian13"
 trap - EXIT
+step "a part of Python's own tests of TLS, without and with Millrace"
+scripts/judges.sh --quick || status=$?
 step "alert rules by promtool, and the SNMP extension under snmpd"
 scripts/test-alerts.sh || status=$?
 python3 -B tests/snmp/test_snmp.py || status=$?

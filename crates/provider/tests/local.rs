@@ -178,12 +178,17 @@ fn x25519_keys_are_made_written_read_and_used_as_by_openssl() {
 fn key_derivation_agrees_with_openssl_for_every_digest_and_mode() {
     let bench = Bench::with_local(LOCAL);
     let key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    // 3.0.2 reads as many bytes of a salt as the digest has, also those behind its end.
+    let reads_past = must(&bench.stock("version")).starts_with("OpenSSL 3.0.2 ");
     for digest in ["SHA256", "SHA384", "SHA512", "SHA1", "SHA3-256"] {
         for (mode, options, len) in [
             ("EXPAND_ONLY", format!("-kdfopt hexkey:{key} -kdfopt data:transcript"), 77),
             ("EXTRACT_ONLY", format!("-kdfopt hexkey:{key} -kdfopt hexsalt:{key}"), 0),
             ("EXTRACT_ONLY", String::new(), 0),
         ] {
+            if reads_past && options.contains("salt") && !digest.ends_with("256") {
+                continue;
+            }
             let len = match (len, digest) {
                 (0, "SHA1") => 20,
                 (0, "SHA384") => 48,
