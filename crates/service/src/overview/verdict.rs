@@ -198,6 +198,7 @@ fn list(names: &[&str]) -> String {
 mod tests {
     use super::super::{Figures, RowTotals};
     use super::*;
+    use crate::tenants::Priority;
 
     fn pool(nodes: Vec<NodeRow>) -> Overview {
         let mut overview = Overview {
@@ -245,6 +246,41 @@ mod tests {
         assert_eq!(overview.judge().level, VerdictLevel::Critical);
         overview.figures = Figures { capacity_left: Some(0.05), ..Figures::default() };
         assert_eq!(overview.judge().level, VerdictLevel::Warning);
+    }
+
+    #[test]
+    fn verdict_is_not_good_while_a_tenant_lacks_a_node_or_a_part_of_its_quota() {
+        let mut overview = pool(vec![NodeRow::new("a", NodeState::Ready)]);
+        let mut judged = |serving: usize, granted_ops: f64, short: bool| {
+            overview.tenants = vec![TenantLine {
+                name: "acme".to_owned(),
+                weight: 1,
+                priority: Priority::default(),
+                quota_ops: 900.0,
+                used_ops: 0.0,
+                throttled_per_s: 0.0,
+                nodes: vec!["a".to_owned()],
+                granted_ops,
+                serving,
+                short,
+            }];
+            overview.judge()
+        };
+        assert_eq!(judged(1, 900.0, false).level, VerdictLevel::Good);
+        // Parts of a quota are whole numbers: less than half of one is a rounded one.
+        assert_eq!(judged(1, 899.5, false).level, VerdictLevel::Good);
+        assert_eq!(judged(1, 899.4, false).level, VerdictLevel::Warning);
+        let below = judged(1, 97.0, false);
+        assert_eq!(below.level, VerdictLevel::Warning);
+        assert!(
+            below.text.contains("tenant acme is granted 97 of 900 per second"),
+            "{}",
+            below.text
+        );
+        assert_eq!(judged(1, 900.0, true).level, VerdictLevel::Warning);
+        let none = judged(0, 0.0, false);
+        assert_eq!(none.level, VerdictLevel::Critical);
+        assert!(none.text.contains("no node serves tenant acme"), "{}", none.text);
     }
 
     #[test]
