@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_operation::{HashAlgorithms, KeyInfo, OperationSet, PrivateKey};
 use millrace_wire::KeySelector;
 
@@ -48,6 +49,16 @@ impl KeyData {
     /// Whether this process holds the private key, so that its jobs need not wait for a node.
     pub(crate) fn is_import(&self) -> bool {
         matches!(self.source, KeySource::Import(_))
+    }
+
+    /// Whether a node that states these facts has opened the key that it was asked for.
+    pub(crate) fn is_answered_by(&self, facts: &KeyFacts) -> bool {
+        match &self.source {
+            KeySource::Selector(KeySelector::SpkiSha256(hash)) => {
+                digest(&SHA256, &facts.info.spki).as_ref() == hash
+            }
+            KeySource::Selector(KeySelector::Name(_)) | KeySource::Import(_) => true,
+        }
     }
 
     /// Whether a node that states these facts has the same key as the first node. A name may belong to

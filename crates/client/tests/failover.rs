@@ -161,14 +161,29 @@ fn job_that_a_node_declines_is_done_by_the_other() {
 }
 
 #[test]
-fn error_that_another_node_would_repeat_is_final() {
-    let (nodes, pool, key) = two_nodes();
+fn error_that_every_node_gives_is_final() {
     for reason in [JobError::Denied, JobError::BadInput, JobError::Expired, JobError::OverQuota] {
+        let (nodes, pool, key) = two_nodes();
+        let ended = submit_many(&pool, &key, 1, soon());
+        for _ in 0..2 {
+            let (_, peer, job) = collect(nodes.both(), 1).remove(0);
+            peer.fail(&job, reason);
+        }
+        let (_, result) = ended.recv_timeout(SOON).expect("an end");
+        assert_eq!(result.err(), Some(ClientError::Job(reason)));
+    }
+}
+
+#[test]
+fn error_that_one_node_gives_is_not_the_pools() {
+    for reason in [JobError::Denied, JobError::BadInput, JobError::Expired, JobError::OverQuota] {
+        let (nodes, pool, key) = two_nodes();
         let ended = submit_many(&pool, &key, 1, soon());
         let (_, peer, job) = collect(nodes.both(), 1).remove(0);
         peer.fail(&job, reason);
-        let (_, result) = ended.recv_timeout(SOON).expect("an end");
-        assert_eq!(result.err(), Some(ClientError::Job(reason)));
+        let (_, peer, job) = collect(nodes.both(), 1).remove(0);
+        peer.answer(&job);
+        expect_all(&ended, 1);
     }
 }
 

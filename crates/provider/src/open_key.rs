@@ -4,8 +4,8 @@
 //! A key that is open at the pool, with the operations that the pool has lately denied for it.
 //!
 //! The policy of a key may change while the key is open, and the node applies the policy in force when a job
-//! arrives. So a denial, whether stated when the key was opened or as the answer to a job, counts for
-//! [`DENIAL_LASTS`]. After that the operation is sent again, and the node decides.
+//! arrives. So a denial counts for [`DENIAL_LASTS`]; after that the operation is sent again, and the nodes decide. What
+//! the first node lists when it opens the key is no denial: another node may have a wider policy.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,7 +31,6 @@ fn permission(operation: &Operation) -> Permission {
 pub struct OpenKey {
     /// The key at the pool.
     pub remote: Arc<dyn Remote>,
-    opened: Instant,
     denials: Mutex<Vec<(Permission, Instant)>>,
 }
 
@@ -44,8 +43,8 @@ impl std::fmt::Debug for OpenKey {
 impl OpenKey {
     /// A key that a node has opened just now.
     #[must_use]
-    pub fn new(remote: Arc<dyn Remote>, now: Instant) -> Self {
-        Self { remote, opened: now, denials: Mutex::default() }
+    pub fn new(remote: Arc<dyn Remote>) -> Self {
+        Self { remote, denials: Mutex::default() }
     }
 
     /// Whether the pool has denied the operation within [`DENIAL_LASTS`].
@@ -53,12 +52,8 @@ impl OpenKey {
     pub fn denied_lately(&self, operation: &Operation, now: Instant) -> bool {
         let asked = permission(operation);
         let denials = lock(&self.denials);
-        let answer = denials.iter().find(|(denied, _)| *denied == asked);
-        let denied = match answer {
-            Some((_, at)) => Some(*at),
-            None => (!self.stated(operation)).then_some(self.opened),
-        };
-        denied.is_some_and(|at| now.saturating_duration_since(at) < DENIAL_LASTS)
+        let mut answers = denials.iter().filter(|(denied, _)| *denied == asked);
+        answers.any(|(_, at)| now.saturating_duration_since(*at) < DENIAL_LASTS)
     }
 
     /// The node has answered that the operation is denied.
@@ -67,15 +62,5 @@ impl OpenKey {
         let mut denials = lock(&self.denials);
         denials.retain(|(denied, _)| *denied != answered);
         denials.push((answered, now));
-    }
-
-    /// Whether the node listed the operation and its hashes when it opened the key.
-    fn stated(&self, operation: &Operation) -> bool {
-        self.remote.operations().contains(operation.kind())
-            && operation
-                .hashes()
-                .into_iter()
-                .flatten()
-                .all(|hash| self.remote.hashes().contains(hash))
     }
 }

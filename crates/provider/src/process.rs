@@ -252,7 +252,7 @@ impl Opening {
         };
         let opened = remote.map(|remote| {
             stats.keys_opened.add();
-            Arc::new(OpenKey::new(remote, Instant::now()))
+            Arc::new(OpenKey::new(remote))
         });
         self.end(opened)
     }

@@ -12,9 +12,7 @@ use millrace_client::{
     ClientError, HostLoop, KeyRefusal, KeySelector, NodeReply, Pool as ClientPool, PoolConfig,
     RemoteKey, ReplySource, WrongNodes,
 };
-use millrace_operation::{
-    HashAlgorithms, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey,
-};
+use millrace_operation::{JobError, KeyInfo, Operation, Output, PrivateKey};
 
 /// Why the pool did not do an operation, by its consequence for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,12 +147,6 @@ pub trait Remote: Send + Sync {
     /// Type and public half of the key.
     fn info(&self) -> &KeyInfo;
 
-    /// Operations that may be done with the key.
-    fn operations(&self) -> OperationSet;
-
-    /// Hashes that may be used with the key.
-    fn hashes(&self) -> HashAlgorithms;
-
     /// Does an operation, at other nodes than those of `wrong` if there are any. Blocks until `deadline` at most.
     fn call(
         &self,
@@ -245,14 +237,6 @@ impl Pool for Client {
 impl Remote for ClientKey {
     fn info(&self) -> &KeyInfo {
         self.key.info()
-    }
-
-    fn operations(&self) -> OperationSet {
-        self.key.operations()
-    }
-
-    fn hashes(&self) -> HashAlgorithms {
-        self.key.hashes()
     }
 
     fn call(

@@ -183,7 +183,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use millrace_client::ReplySource;
-    use millrace_operation::{Hash, HashAlgorithms, KeyInfo, KeyType, OperationKind, OperationSet};
+    use millrace_operation::{Hash, KeyInfo, KeyType};
 
     use super::*;
     use crate::open_key::{DENIAL_LASTS, OpenKey};
@@ -219,14 +219,6 @@ mod tests {
     impl Remote for ScriptedKey {
         fn info(&self) -> &KeyInfo {
             &self.0
-        }
-
-        fn operations(&self) -> OperationSet {
-            [OperationKind::RsaPkcs1Sign].into_iter().collect()
-        }
-
-        fn hashes(&self) -> HashAlgorithms {
-            [Hash::Sha256].into_iter().collect()
         }
 
         fn call(
@@ -348,26 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn operation_that_the_node_does_not_list_is_not_sent_at_first() {
-        let bench = Bench::new([right()]);
-        assert_eq!(bench.sign(true, Hash::Sha1).err(), Some(FailureKind::Denied));
-        assert_eq!(bench.left(), 1);
-        assert_eq!(bench.stats.fallback_refused.get(), 1);
-    }
-
-    #[test]
     fn denied_operation_is_sent_again_after_a_second() {
         let bench = Bench::new([]);
         let start = Instant::now();
         let lasts = DENIAL_LASTS;
-        let key = OpenKey::new(bench.process.pool().open("", None, start).expect("a key"), start);
+        let key = OpenKey::new(bench.process.pool().open("", None, start).expect("a key"));
         let [sha1, sha256] =
             [Hash::Sha1, Hash::Sha256].map(|hash| Operation::RsaPkcs1Sign { hash });
-        // SHA-1 was not listed when the key was opened; SHA-256 was.
-        assert!(key.denied_lately(&sha1, start + lasts / 2));
-        assert!(!key.denied_lately(&sha1, start + lasts));
-        assert!(!key.denied_lately(&sha256, start));
-        // The node has answered: the policy is still what it was, or has become narrower.
         for operation in [&sha1, &sha256] {
             key.deny(operation, start + lasts);
             assert!(key.denied_lately(operation, start + lasts * 3 / 2));

@@ -78,7 +78,11 @@ impl Dispatcher {
         let Some(usage) = self.keys.get(&key) else {
             return;
         };
-        if !usage.data.agrees_with(facts) {
+        let is_asked_for = usage.data.is_answered_by(facts);
+        if !is_asked_for || !usage.data.agrees_with(facts) {
+            if !is_asked_for {
+                self.accuse(node, Offence::Contradiction, now);
+            }
             if let Some(connection) = self.connection(node) {
                 connection.close_key(key);
             }
@@ -232,20 +236,12 @@ impl Dispatcher {
         error: JobError,
         now: Instant,
     ) {
-        let reason = Retry::of(error).or_else(|| {
-            let connection = self.connection(node)?;
-            let pause = connection.paused(key, now);
-            pause.filter(|_| error == JobError::OverQuota)?;
-            connection.pauses().set_over_quota(key);
-            Some(Retry::OverQuota)
-        });
-        let Some(reason) = reason else {
-            if slot == Slot::Hedge && self.hedge_is_dispensable(id) {
-                return;
-            }
-            return self.end(id, Err(ClientError::Job(error)));
-        };
+        let mut reason = Retry::of(error);
         if let Some(connection) = self.connection(node) {
+            if error == JobError::OverQuota && connection.paused(key, now).is_some() {
+                connection.pauses().set_over_quota(key);
+                reason = Retry::OverQuota;
+            }
             match (reason, connection.key_state(key, now)) {
                 (Retry::Draining, _) => connection.drain(),
                 (Retry::NoSuchKey, Some(KeyStage::Open(now_open))) if now_open == handle => {

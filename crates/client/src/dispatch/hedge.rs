@@ -147,13 +147,6 @@ impl Dispatcher {
             self.latencies.add(waited);
         }
     }
-
-    /// A hedge failed and is no longer in its job: counts it. Returns whether the job continues at its first
-    /// node.
-    pub(super) fn hedge_is_dispensable(&mut self, id: JobRef) -> bool {
-        self.totals.hedge_losses += 1;
-        self.jobs.get(id).is_none_or(|job| job.attempts[Slot::First].is_some())
-    }
 }
 
 /// Histogram of recent latencies, with buckets of a quarter of a doubling each.

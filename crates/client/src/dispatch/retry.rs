@@ -23,23 +23,25 @@ pub(super) enum Retry {
     Failed,
     NoSuchKey,
     NotOffered,
-    /// The policy of the key at that node forbids the operation; that of another may allow it.
+    /// The policy of the key, or a quota, at that node forbids the operation; that of another may allow it.
     Denied,
     KeyRefused,
 }
 
 impl Retry {
-    pub(super) fn of(error: JobError) -> Option<Self> {
+    /// The reason for asking another node after this answer. No answer is final while another node may give a result: one
+    /// node's policy, clock or fault decides nothing for the others.
+    pub(super) fn of(error: JobError) -> Self {
         match error {
-            JobError::Busy => Some(Self::Busy),
-            JobError::Draining => Some(Self::Draining),
-            JobError::NoSuchKey => Some(Self::NoSuchKey),
-            JobError::NotOffered => Some(Self::NotOffered),
-            JobError::Failed => Some(Self::Failed),
-            JobError::Denied => Some(Self::Denied),
-            JobError::BadInput | JobError::Expired | JobError::Cancelled | JobError::OverQuota => {
-                None
-            }
+            // There is time left, or the job would have ended here.
+            JobError::Busy | JobError::Expired => Self::Busy,
+            JobError::Draining => Self::Draining,
+            JobError::NoSuchKey => Self::NoSuchKey,
+            JobError::NotOffered => Self::NotOffered,
+            // Nobody has cancelled a job that waits.
+            JobError::Failed | JobError::BadInput | JobError::Cancelled => Self::Failed,
+            // Without a pause after which the node would do it.
+            JobError::Denied | JobError::OverQuota => Self::Denied,
         }
     }
 
