@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::{Root, systemd};
 use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
 use millrace_service::store::{CREDENTIAL_NAME, KekSource};
@@ -193,10 +194,15 @@ impl Settings {
     }
 }
 
+/// Bound on the configuration of a node, in bytes: the sample with every key has 10,000.
+const MAX_CONFIG: usize = 1 << 20;
+
 fn read(path: &Path) -> Result<NodeConfig> {
-    let text = fs::read_to_string(path).or_fail(Failure::Usage, || {
-        format!("cannot read {} (`millrace sample node` prints one)", path.display())
-    })?;
+    // A running node reads it again at SIGHUP, and does not wait for what somebody writes to a pipe in its place.
+    let text = ordinary::read_text(path, Links::Follow, MAX_CONFIG)
+        .or_fail(Failure::Usage, || {
+            format!("cannot read {} (`millrace sample node` prints one)", path.display())
+        })?;
     NodeConfig::from_toml(&text).map_err(|error| {
         let sentence = format!("the configuration file {} is wrong", path.display());
         fail(Failure::Usage, listed(&sentence, error.to_string().lines()))
