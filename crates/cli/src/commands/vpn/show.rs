@@ -3,6 +3,7 @@
 
 //! The status of a link and its history, as tables and JSON.
 
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result};
