@@ -155,6 +155,20 @@ fn every_installed_file_is_known_and_uninstall_removes_each() {
     assert!(files(root).is_empty(), "uninstall leaves {:?}", files(root));
 }
 
+/// AppArmor judges paths without links: a rule for `/proc/self` matches none. And `/**` leaves out the folder itself,
+/// whose entries the process lists.
+#[test]
+fn profile_of_virtio_devices_names_paths_as_apparmor_sees_them() {
+    let file = workspace().join("deploy/apparmor-millrace-virtio");
+    let profile = fs::read_to_string(file).expect("the profile");
+    let rules = || profile.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    assert!(!rules().any(|rule| rule.contains("/self/")), "{profile}");
+    for folder in ["@{PROC}/@{pid}/", "/sys/devices/system/{cpu,node}/", "/sys/fs/cgroup/"] {
+        let rule = format!("{folder}{{,**}} r,");
+        assert!(rules().any(|known| known == rule), "no {rule}: {profile}");
+    }
+}
+
 /// The unit opens the devices of cards where that is asked for, and closes them again.
 #[test]
 fn drop_in_for_cards_is_installed_on_request_and_removed_again() {
