@@ -153,17 +153,11 @@ fn killed_node_loses_its_lease_and_gets_another_when_it_is_back() {
     pool.run(&["tenant", "create", "acme", "--ops", "100"]).done();
     let mut node = pool.node(&place, "node-1");
     node.wait_for_log("grants are in force", 1);
-    pool.wait(&["pool", "status"], |status| status["nodes"][0]["busy"].is_number());
     node.child.kill().unwrap();
     node.wait();
     pool.wait(&["node", "list"], |nodes| states(nodes) == ["away"]);
     let status = pool.json(&["pool", "status"]);
     assert_eq!(status["verdict"]["level"], "critical", "{status:#}");
-    assert!(status["nodes"][0]["busy"].is_null(), "a dead node does nothing: {status:#}");
-    let is_away = |event: &Value| event["text"] == "node node-1 is away";
-    pool.wait(&["pool", "status"], |status| {
-        status["events"].as_array().is_some_and(|events| events.iter().any(is_away))
-    });
     // The lock of its state folder proves that the former process has ended: its slices are free.
     let again = pool.node(&place, "node-1");
     again.wait_for_log("grants are in force", 1);
