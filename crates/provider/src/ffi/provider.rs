@@ -269,7 +269,7 @@ unsafe extern "C" fn get_capabilities<const ID: i32>(
     guard(provider, 0, || {
         let context = inner::context()?;
         let keys = provider.tables()?.keys.0;
-        let mut filter = GroupFilter { keys, callback, argument };
+        let mut filter = GroupFilter { keys, last: ("", false), callback, argument };
         // SAFETY: takes a loaded provider, which is never unloaded, and a callback with its argument; the rest is
         // libcrypto's for this very function.
         let done = unsafe {
@@ -289,22 +289,32 @@ unsafe extern "C" fn get_capabilities<const ID: i32>(
 }
 
 /// Who is told of the groups of the inner provider: those whose key type is offered here.
-struct GroupFilter {
+struct GroupFilter<'a> {
     keys: &'static [Algorithm],
+    /// The key type of the group before, and whether it is offered: most groups are of one type.
+    last: (&'a str, bool),
     callback: Callback,
     argument: *mut c_void,
 }
 
-impl GroupFilter {
-    fn offers(&self, key_type: &str) -> bool {
-        self.keys.iter().filter(|row| !row.names.is_null()).any(|row| {
-            // SAFETY: not null, and the names in the tables are C strings that live for ever.
-            let names = unsafe { CStr::from_ptr(row.names) }.to_bytes();
-            names
-                .split(|byte| *byte == b':')
-                .any(|name| name.eq_ignore_ascii_case(key_type.as_bytes()))
-        })
+impl<'a> GroupFilter<'a> {
+    fn offers(&mut self, key_type: &'a str) -> bool {
+        if self.last.0 != key_type {
+            let is_offered = self.keys.iter().any(|row| has_name(row, key_type.as_bytes()));
+            self.last = (key_type, is_offered);
+        }
+        self.last.1
     }
+}
+
+/// Whether `name` is one of the names of an algorithm, which colons separate.
+fn has_name(row: &Algorithm, name: &[u8]) -> bool {
+    if row.names.is_null() {
+        return false;
+    }
+    // SAFETY: not null, and the names in the tables are C strings that live for ever.
+    let names = unsafe { CStr::from_ptr(row.names) }.to_bytes();
+    names.split(|byte| *byte == b':').any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Tells of a group or a signature algorithm, unless it is a group that no key of this provider can be in. libssl would
@@ -312,10 +322,12 @@ impl GroupFilter {
 unsafe extern "C" fn announce_offered(params: *const Param, argument: *mut c_void) -> c_int {
     guard_bare(1, || {
         // SAFETY: `get_capabilities` passes its filter, which lives until the inner provider returns.
-        let filter = unsafe { argument.cast::<GroupFilter>().as_ref() }?;
+        let filter = unsafe { argument.cast::<GroupFilter<'_>>().as_mut() }?;
         // SAFETY: the inner provider passes an array that a null key ends, over strings of its own.
         let key_type = unsafe { locate(params, c"tls-group-alg").and_then(|param| text(param)) };
-        if key_type.is_some_and(|key_type| !filter.offers(key_type)) {
+        if let Some(key_type) = key_type
+            && !filter.offers(key_type)
+        {
             return None;
         }
         // SAFETY: libcrypto's callback with its argument, for this call.
