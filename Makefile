@@ -28,8 +28,8 @@ ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrac
 
 .PHONY: help setup build install uninstall demo demo-pool demo-vm demo-vpn check test test-alerts \
   test-api test-arm test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
-  test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz judges judges-openssl nightly bench-crypto bench-manager \
-  bench-pool bench-tls bench-virtio bench-workers cuda cuda-check docs clean
+  test-qat test-release test-sanitizers test-system-wide test-taint test-timing test-vm fuzz judges judges-openssl \
+  nightly bench-crypto bench-manager bench-pool bench-tls bench-virtio bench-workers cuda cuda-check docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -105,6 +105,9 @@ test-evp: setup ## The recipes of OpenSSL's own test suite through the provider,
 
 test-install: build ## README and the guides, word for word, on clean Debian 12 and 13 machines (as root; ARGS="12 systemd")
 	@scripts/test-install.sh $(ARGS)
+
+test-system-wide: build ## The provider in every program of a clean Debian 13: sshd, curl, apt, sudo (as root)
+	@scripts/test-system-wide.sh
 
 test-long: setup ## Backends and the whole system at length, on both releases, for hours
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends --no-fail-fast $(CARGO_FLAGS)

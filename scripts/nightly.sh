@@ -81,7 +81,7 @@ run_part() {
         taint) make --no-print-directory test-taint ;;
         timing) make --no-print-directory test-timing ;;
         release) make --no-print-directory test-release ;;
-        install) make --no-print-directory test-install ;;
+        install) make --no-print-directory test-install && make --no-print-directory test-system-wide ;;
         arm) make --no-print-directory test-arm ;;
         judges) make --no-print-directory judges ARGS=--write && make --no-print-directory judges-openssl ;;
         cuda) make --no-print-directory test-cuda ;;
