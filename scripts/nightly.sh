@@ -121,7 +121,7 @@ for part in "${parts[@]}"; do
     if [[ $part == goals:* ]]; then
         showed="$(grep -cE ' (must|aim)$' "$log") goals reached, $(grep -c ' missed$' "$log") missed"
     else
-        showed=$(grep -E '^(test result|judges: [0-9]+ tests|fuzz: .*: (no crash|CRASH)|== test-install: Debian|[1-9][0-9]* handshakes, )' "$log" |
+        showed=$(grep -E '^(test result|judges: [0-9]+ tests|fuzz: .*: (no crash|CRASH)|== test-(install|system-wide): Debian|[1-9][0-9]* handshakes, )' "$log" |
             tail -n 1 | tr '|' '/')
     fi
     rows+=("| $part | $result | $minutes | ${showed:-–} |")
