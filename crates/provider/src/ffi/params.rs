@@ -85,7 +85,7 @@ impl Param {
         Self::over(key, ids::param::OCTET_STRING, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// What is at `place`, as bytes: how a key object is passed by reference.
+    /// The bytes at `place`: they pass a key object by reference.
     pub(crate) fn reference<T>(key: &'static CStr, place: *mut T) -> Self {
         Self::over(key, ids::param::OCTET_STRING, place, size_of::<T>())
     }
