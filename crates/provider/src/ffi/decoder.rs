@@ -9,8 +9,8 @@
 //!
 //! Two decoders for all key types, both with the name `DER`: the search for the decoders of one key compares each
 //! decoder with each of the others, twice, and OpenSSL before 3.5 makes that search anew for each certificate and each
-//! key of a server. With one decoder for each key type a server with 1,000 certificates took 60 % more CPU time to start.
-//! OpenSSL adds decoders of this name to every search, also to one for a key type that the application names.
+//! key of a server. With one decoder for each key type a server with 1,000 certificates took 60 % more CPU time to
+//! start. OpenSSL adds decoders of this name to every search, also to one for a key type that the application names.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;

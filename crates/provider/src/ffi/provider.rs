@@ -255,9 +255,9 @@ unsafe extern "C" fn query_operation<const ID: i32>(
     })
 }
 
-/// The capabilities of the inner provider, where their keys are offered here, and TLS groups that it lacks. Capabilities
-/// are TLS groups and, since OpenSSL 3.5, TLS signature algorithms. libssl takes one only from the provider whose key
-/// type it fetches, which is this one wherever it is preferred.
+/// The capabilities of the inner provider, where their keys are offered here, and TLS groups that it lacks.
+/// Capabilities are TLS groups and, since OpenSSL 3.5, TLS signature algorithms. libssl takes one only from the provider
+/// whose key type it fetches, which is this one wherever it is preferred.
 unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
     capability: *const c_char,
@@ -317,8 +317,8 @@ fn has_name(row: &Algorithm, name: &[u8]) -> bool {
     names.split(|byte| *byte == b':').any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Passes a group or a signature algorithm on, unless it is a group that no key of this provider can be in. libssl would
-/// look at it for nothing, for each server of a configuration.
+/// Passes a group or a signature algorithm on, unless it is a group that no key of this provider can be in. libssl
+/// would look at it for nothing, for each server of a configuration.
 unsafe extern "C" fn announce_offered(params: *const Param, argument: *mut c_void) -> c_int {
     guard_bare(1, || {
         // SAFETY: `get_capabilities` passes its filter, which lives until the inner provider returns.
