@@ -256,8 +256,8 @@ unsafe extern "C" fn query_operation<const ID: i32>(
 }
 
 /// The capabilities of the inner provider, where their keys are offered here, and TLS groups that it lacks.
-/// Capabilities are TLS groups and, since OpenSSL 3.5, TLS signature algorithms. libssl takes one only from the provider
-/// whose key type it fetches, which is this one wherever it is preferred.
+/// Capabilities are TLS groups and, since OpenSSL 3.5, TLS signature algorithms. libssl takes one only from the
+/// provider whose key type it fetches, which is this one wherever it is preferred.
 unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
     capability: *const c_char,
