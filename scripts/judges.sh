@@ -35,9 +35,9 @@ fi
 unpack() {
     local release=$1 python=$2 ruby=$3
     scripts/unpack-debian.sh "$release" "target/judges-$release" bash coreutils curl dash grep haproxy \
-        libio-socket-ssl-perl libnet-ssleay-perl "libpython$python-testsuite" libtest-exception-perl \
-        libtest-nowarnings-perl libtest-warn-perl nginx libnginx-mod-mail libnginx-mod-stream nodejs openssl perl \
-        procps python3 ruby sed socat varnish \
+        libc-bin libio-socket-ssl-perl libnet-ssleay-perl libnginx-mod-mail libnginx-mod-stream \
+        "libpython$python-testsuite" libtest-exception-perl libtest-nowarnings-perl libtest-warn-perl nginx nodejs \
+        openssl perl procps python3 ruby sed socat varnish \
         --source haproxy libio-socket-ssl-perl libnet-ssleay-perl nodejs "ruby$ruby"
 }
 unpack bookworm 3.11 3.1

@@ -200,8 +200,14 @@ class Judge:
             command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
         return command
 
+    def attempt(self, suite, release, mode):
+        """One run of a suite; a fault of its own, if it cannot be made."""
+        try:
+            return self.run(suite, release, mode)
+        except Exception as error:  # The other runs go on.
+            return Outcome(suite.__name__.lower(), release, mode, {}, faults=[f"it could not be run: {error}"])
+
     def run(self, suite, release, mode):
-        """One run of a suite."""
         root = pathlib.Path(WORKSPACE / "target" / f"judges-{release}")
         name = suite.__name__.lower()
         work = self.work / release / name / mode
@@ -337,7 +343,7 @@ def main():
         for mode in judge.modes(suites.ALL[name])
     ]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        outcomes = list(pool.map(lambda one: judge.run(*one), plan))
+        outcomes = list(pool.map(lambda one: judge.attempt(*one), plan))
     versions = {}
     for name, release in {(row.suite, row.release) for row in outcomes}:
         command = judge.inside(WORKSPACE / f"target/judges-{release}", suites.ALL[name].version)

@@ -11,6 +11,7 @@ passed, failed or skipped.
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import xml.etree.ElementTree as xml
 
@@ -231,15 +232,29 @@ class Nginx(Tap):
     topics = ("ssl", "h2", "h3", "stream", "mail", "proxy_ssl", "ocsp", "quic", "uwsgi", "grpc")
 
     def prepare(self):
-        self.folder = self.copy(pathlib.Path(os.environ["NGINX_TESTS"]).resolve(), "source")
-        binary = self.work / "nginx"
-        # Modules outside the program are hidden from the suite, which would look for them beside this script.
+        # It may be on another file system.
+        self.folder = pathlib.Path(shutil.copytree(os.environ["NGINX_TESTS"], self.work / "source"))
+        programs = self.work / "bin"
+        programs.mkdir()
+        # Debian's own is a link that the installation of a package makes.
+        (programs / "which").write_text('#!/bin/sh\ncommand -v "$1"\n')
+        (programs / "which").chmod(0o755)
+        binary = programs / "nginx"
+        # Modules that are loaded below are said to be in the program; others are hidden from the suite, which would look
+        # for them beside this script.
         binary.write_text(
-            "#!/bin/sh\n[ \"$1\" != -V ] || { nginx -V 2>&1 | sed -E 's/--[a-z_-]+=dynamic//g'; exit; }\n"
-            'exec nginx "$@"\n'
+            "#!/bin/sh\n[ \"$1\" != -V ] || { /usr/sbin/nginx -V 2>&1 |"
+            " sed -E 's/(--with-(stream|mail))=dynamic/\\1/g; s/--[a-z_-]+=dynamic//g'; exit; }\n"
+            'exec /usr/sbin/nginx "$@"\n'
         )
         binary.chmod(0o755)
-        self.environment = {"TEST_NGINX_BINARY": str(binary), "TEST_NGINX_GLOBALS": "user root root;"}
+        self.environment = {
+            "PATH": f"{programs}:/usr/sbin:/usr/bin",
+            "TEST_NGINX_BINARY": str(binary),
+            "TEST_NGINX_GLOBALS": "user root root; " + "".join(
+                f"load_module /usr/lib/nginx/modules/ngx_{module}_module.so; " for module in ("stream", "mail")
+            ),
+        }
         found = [path.name for path in sorted(self.folder.glob("*.t"))]
         found = [name for name in found if any(topic in name for topic in self.topics)]
         self.command = self.each(found, "perl", "-Ilib")
