@@ -69,6 +69,9 @@ pub enum SystemConfError {
          OPENSSL_CONF of the service", .0.display()
     )]
     TooLong(PathBuf),
+    /// OpenSSL skips it at the beginning of its first file alone, and an included file is not the first.
+    #[error("{}: it begins with a byte order mark, so that it cannot be included; save it without one", .0.display())]
+    ByteOrderMark(PathBuf),
     /// A path that would need quoting.
     #[error("{}: a path with blanks, quotes or `$` cannot be included by openssl.cnf; move the file", .0.display())]
     Path(PathBuf),
@@ -104,6 +107,10 @@ impl SystemConf {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(&byte);
         if !path.to_str().is_some_and(|path| path.bytes().all(is_plain)) {
             return Err(SystemConfError::Path(path));
+        }
+        let text = root.lossy_text(path.to_str().unwrap_or_default(), MAX_CONFIG);
+        if text.is_ok_and(|text| text.starts_with('\u{feff}')) {
+            return Err(SystemConfError::ByteOrderMark(path));
         }
         let cnf = match read_cnf(root, &path) {
             Ok(cnf) if cnf.is_cut() => return Err(SystemConfError::TooLong(path)),
@@ -395,6 +402,9 @@ mod tests {
     #[test]
     fn what_cannot_be_continued_is_refused_by_name() {
         assert!(read(&machine(&[]), None).expect("nothing there").is_none());
+        let marked = machine(&[("etc/ssl/openssl.cnf", "\u{feff}openssl_conf = x\n")]);
+        let error = read(&marked, None).expect_err("a byte order mark").to_string();
+        assert!(error.contains("byte order mark"), "{error}");
         let variable = machine(&[("etc/ssl/openssl.cnf", "x = y\nopenssl_conf = $x\n")]);
         let error = read(&variable, None).expect_err("a variable").to_string();
         assert!(error.starts_with("/etc/ssl/openssl.cnf: `openssl_conf = $x`"), "{error}");
