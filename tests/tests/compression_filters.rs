@@ -602,6 +602,7 @@ fn serve(dir: &Path, library: bool, cases: &[Case]) -> (Nginx, u16) {
         preload: library,
         library: Some(artifacts().zlib.clone()),
         daemon: false,
+        launcher: Vec::new(),
         edge: None,
         main: String::new(),
         events: String::new(),
