@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! A bad node beside a good one: it answers wrongly, never, in drips, in short frames, for foreign jobs, a hundred
-//! times slower, with errors or refusals, or now and then. After the first second no operation fails, and no wrong result comes
-//! out, with each type of key. With a key on the gateway, and the bad node alone, none ever fails.
+//! times slower, with errors or refusals, or now and then. After the first second no operation fails, and no wrong
+//! result comes out, with each type of key. With a key on the gateway, and the bad node alone, none ever fails.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

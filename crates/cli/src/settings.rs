@@ -198,7 +198,8 @@ impl Settings {
 const MAX_CONFIG: usize = 1 << 20;
 
 fn read(path: &Path) -> Result<NodeConfig> {
-    // A running node reads it again at SIGHUP, and does not wait for what somebody writes to a pipe in its place.
+    // A running node reads it again at SIGHUP, and does not wait for what another process writes to a pipe in its
+    // place.
     let text = ordinary::read_text(path, Links::Follow, MAX_CONFIG)
         .or_fail(Failure::Usage, || {
             format!("cannot read {} (`millrace sample node` prints one)", path.display())

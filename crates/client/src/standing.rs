@@ -24,8 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
 /// Results of each operation that are verified on each connection of a node, before samples of them are trusted: a node
-/// that answers wrongly from the beginning, or from a restart on, gets no wrong result out. They cost a process 4 ms with
-/// P-256, 42 ms with P-384.
+/// that answers wrongly from the beginning, or from a restart on, gets no wrong result out. They cost a process 4 ms
+/// with P-256, 42 ms with P-384.
 const PROOFS: u32 = 64;
 
 /// The same for each key: a node may have a wrong key among others. They cost 0.2 ms with P-256, 3 ms with P-384.

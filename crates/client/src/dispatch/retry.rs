@@ -29,8 +29,8 @@ pub(super) enum Retry {
 }
 
 impl Retry {
-    /// The reason for asking another node after this answer. No answer is final while another node may give a result: one
-    /// node's policy, clock or fault decides nothing for the others.
+    /// The reason for asking another node after this answer. No answer is final while another node may give a result:
+    /// one node's policy, clock or fault decides nothing for the others.
     pub(super) fn of(error: JobError) -> Self {
         match error {
             // There is time left, or the job would have ended here.
@@ -38,7 +38,7 @@ impl Retry {
             JobError::Draining => Self::Draining,
             JobError::NoSuchKey => Self::NoSuchKey,
             JobError::NotOffered => Self::NotOffered,
-            // Nobody has cancelled a job that waits.
+            // The client has cancelled no job that waits.
             JobError::Failed | JobError::BadInput | JobError::Cancelled => Self::Failed,
             // Without a pause after which the node would do it.
             JobError::Denied | JobError::OverQuota => Self::Denied,

@@ -217,8 +217,8 @@ impl Api {
         spawn_blocking(find).await.map_err(|error| internal(&error))?
     }
 
-    /// Completes when the caller may no longer watch: the certificate has to be verified again, or the token was removed,
-    /// has expired, or has another role.
+    /// Completes when the caller may no longer watch: the certificate has to be verified again, or the token was
+    /// removed, has expired, or has another role.
     async fn loses_sight(self: Arc<Self>, peer: Peer, token: Option<Zeroizing<String>>) {
         let checks = async {
             loop {

@@ -142,8 +142,8 @@ impl Provider {
         }
     }
 
-    /// Says that the pool did not do an operation: each time with `MILLRACE_LOG`, else once if no node can be reached. An
-    /// error that the caller gets is written where it is raised.
+    /// Says that the pool did not do an operation: each time with `MILLRACE_LOG`, else once if no node can be reached.
+    /// An error that the caller gets is written where it is raised.
     pub(crate) fn report(&self, operation: OperationKind, error: &PoolError, falls_back: bool) {
         if !self.verbose {
             notice::first(operation, error, falls_back);
