@@ -16,7 +16,7 @@ use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::local::local_counts;
 use millrace_tests::openssl::{SServer, plain, self_signed, text};
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{run, succeed, text_of};
+use millrace_tests::process::{Process, free_port, listens, run, run_with_input, succeed, text_of};
 use millrace_tests::release;
 use millrace_tests::world::World;
 
@@ -177,4 +177,58 @@ fn provider_has_no_collector_of_timer_jitter() {
         0,
         "build it in the repository: .cargo/config.toml has the setting"
     );
+}
+
+/// Connections of each cipher that a kernel with TLS can take over.
+const KERNEL_CIPHERS: [&[&str]; 5] = [
+    &["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
+    &["-tls1_3", "-ciphersuites", "TLS_AES_256_GCM_SHA384"],
+    &["-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"],
+    &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"],
+    &["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"],
+];
+
+/// libssl hands keys to the kernel, whoever computes the handshake. The kernel here is a library that takes every offer.
+#[test]
+fn kernel_is_offered_the_same_connections_beside_local_primitives() {
+    let help = text_of(&run(&mut plain(&["s_server", "-help"])));
+    if !help.contains("-ktls") {
+        skip!("this OpenSSL is built without TLS in the kernel");
+    }
+    let world = World::new();
+    let kernel = world.dir().join("ktls.so");
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&kernel);
+    let _ = succeed(compile.arg(workspace().join("tests/clients/ktls.c")).arg("-ldl"));
+    let curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"];
+    let (key, certificate) = self_signed(world.dir(), "p-256", &curve);
+    let local = EdgeOptions::local().write(world.dir());
+    let stock = Edge { conf: world.dir().join("empty.cnf"), modules: local.modules.clone() };
+    fs::write(&stock.conf, "").expect("a file");
+    let [offers, beside] = [(&stock, "stock"), (&local, "local")].map(|(edge, name)| {
+        let port = free_port();
+        let mut command = edge.openssl(&["s_server", "-ktls", "-quiet", "-accept"]);
+        command.arg(format!("127.0.0.1:{port}")).arg("-cert").arg(&certificate);
+        command.arg("-key").arg(&key).env("LD_PRELOAD", &kernel);
+        let mut server = Process::start(name, command, &world.dir().join(name));
+        server.wait_ready(|| listens(port));
+        for options in KERNEL_CIPHERS {
+            let address = format!("127.0.0.1:{port}");
+            // It fails at the first record that the kernel should have encrypted.
+            let mut client = plain(&["s_client", "-connect", &address]);
+            let _ = run_with_input(client.args(options), b"Q\n");
+        }
+        if name == "local" {
+            let counts = local_counts(server.id()).expect("counters");
+            assert!(counts.of("TLS13-KDF") > 0, "{counts:?}");
+        }
+        let log = server.log();
+        log.lines().filter(|line| line.starts_with("ktls: ")).map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert_eq!(beside, offers);
+    // AES-128-GCM, AES-256-GCM and ChaCha20-Poly1305, as the kernel numbers them.
+    for cipher in [51, 52, 54] {
+        let line = format!("ktls: sends version 304 cipher {cipher}");
+        assert!(offers.contains(&line), "{offers:?}");
+    }
 }
