@@ -379,9 +379,9 @@ mod tests {
     #[test]
     fn denial_without_asking_says_nothing_about_a_silent_pool() {
         let dead = || Err(FailureKind::TimedOut);
-        let bench = Bench::new([dead(), dead(), dead(), right()]);
+        let bench = Bench::new([Err(FailureKind::Denied), dead(), dead(), dead(), right()]);
         for _ in 0..3 {
-            // The answer to the opening of the key did not list SHA-384.
+            // Sent once.
             let denied = bench.sign(true, Hash::Sha384).err();
             assert_eq!(denied, Some(FailureKind::Denied));
             let silent = bench.sign(true, Hash::Sha256).err();
@@ -426,14 +426,16 @@ mod tests {
 
     #[test]
     fn jobs_are_counted_by_how_they_are_waited_for() {
-        let bench = Bench::new([right(), Err(FailureKind::Busy)]);
+        let bench = Bench::new([right(), Err(FailureKind::Busy), Err(FailureKind::Denied)]);
         for _ in 0..2 {
             let _ = bench.sign(true, Hash::Sha256);
         }
-        // An operation that the key does not allow is not sent, so there is no wait to count.
-        let _ = bench.sign(true, Hash::Sha1);
+        // An operation that was denied is not sent again, so there is no wait to count.
+        for _ in 0..2 {
+            let _ = bench.sign(true, Hash::Sha1);
+        }
         let stats = &bench.stats;
-        assert_eq!((stats.blocking.get(), stats.paused.get()), (2, 0));
+        assert_eq!((stats.blocking.get(), stats.paused.get()), (3, 0));
     }
 
     #[test]
