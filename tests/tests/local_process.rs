@@ -188,7 +188,8 @@ const KERNEL_CIPHERS: [&[&str]; 5] = [
     &["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"],
 ];
 
-/// libssl hands keys to the kernel, whoever computes the handshake. The kernel here is a library that takes every offer.
+/// libssl hands keys to the kernel itself, also where the provider computes the handshake. The kernel here is a library
+/// that takes every offer.
 #[test]
 fn kernel_is_offered_the_same_connections_beside_local_primitives() {
     let help = text_of(&run(&mut plain(&["s_server", "-help"])));
