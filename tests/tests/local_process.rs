@@ -16,8 +16,9 @@ use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::local::local_counts;
 use millrace_tests::openssl::{SServer, plain, self_signed, text};
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{Process, free_port, listens, run, run_with_input, succeed, text_of};
+use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
 use millrace_tests::release;
+use millrace_tests::wait;
 use millrace_tests::world::World;
 
 /// The program, whose name makes it known to the preload library, and what it loads.
@@ -179,13 +180,14 @@ fn provider_has_no_collector_of_timer_jitter() {
     );
 }
 
-/// Connections of each cipher that a kernel with TLS can take over.
-const KERNEL_CIPHERS: [&[&str]; 5] = [
-    &["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
-    &["-tls1_3", "-ciphersuites", "TLS_AES_256_GCM_SHA384"],
-    &["-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"],
-    &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"],
-    &["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"],
+/// Connections of each cipher that a kernel with TLS can take over, and the directions that it is offered before it
+/// should have encrypted something.
+const KERNEL_CIPHERS: [(&[&str], usize); 5] = [
+    (&["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256"], 2),
+    (&["-tls1_3", "-ciphersuites", "TLS_AES_256_GCM_SHA384"], 2),
+    (&["-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"], 2),
+    (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"], 1),
+    (&["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"], 1),
 ];
 
 /// libssl hands keys to the kernel itself, also where the provider computes the handshake. The kernel here is a library
@@ -213,18 +215,27 @@ fn kernel_is_offered_the_same_connections_beside_local_primitives() {
         command.arg("-key").arg(&key).env("LD_PRELOAD", &kernel);
         let mut server = Process::start(name, command, &world.dir().join(name));
         server.wait_ready(|| listens(port));
-        for options in KERNEL_CIPHERS {
+        let offers = |server: &Process| -> Vec<String> {
+            let log = server.log();
+            log.lines().filter(|line| line.starts_with("ktls: ")).map(str::to_owned).collect()
+        };
+        let mut expected = 0;
+        for (number, (options, directions)) in KERNEL_CIPHERS.iter().enumerate() {
             let address = format!("127.0.0.1:{port}");
-            // It fails at the first record that the kernel should have encrypted.
             let mut client = plain(&["s_client", "-connect", &address]);
-            let _ = run_with_input(client.args(options), b"Q\n");
+            client.args(*options);
+            let log = world.dir().join(format!("{name}-client-{number}"));
+            let _client = Process::start("s_client", client, &log);
+            expected += directions;
+            wait::until("the kernel is offered the connection", || {
+                offers(&server).len() >= expected
+            });
         }
         if name == "local" {
             let counts = local_counts(server.id()).expect("counters");
             assert!(counts.of("TLS13-KDF") > 0, "{counts:?}");
         }
-        let log = server.log();
-        log.lines().filter(|line| line.starts_with("ktls: ")).map(str::to_owned).collect::<Vec<_>>()
+        offers(&server)
     });
     assert_eq!(beside, offers);
     // AES-128-GCM, AES-256-GCM and ChaCha20-Poly1305, as the kernel numbers them.
