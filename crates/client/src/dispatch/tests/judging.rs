@@ -3,6 +3,7 @@
 
 //! Nodes that are taken out, and tried again.
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_operation::OperationKind;
 
 use super::*;
@@ -98,6 +99,31 @@ impl Pool {
     fn is_out(&self, node: usize) -> bool {
         self.dispatcher.nodes[node].standing.is_out()
     }
+}
+
+#[test]
+fn node_that_opens_another_key_than_was_asked_for_is_out_and_decides_nothing() {
+    let mut pool = Pool::new(2);
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, &[1; 91]).as_ref());
+    pool.key = Arc::new(KeyData::new(KeySource::Selector(KeySelector::SpkiSha256(hash))));
+    pool.submit(1, 1000).expect("taken");
+    let (liar, good_node) = (pool.connect(), pool.connect());
+    let asked = pool.sent(liar).into_iter().find_map(|message| match message {
+        ClientMessage::OpenKey { request, .. } => Some(request),
+        _ => None,
+    });
+    let NodeMessage::KeyOpened { request, handle, mut info, operations, hashes } =
+        opened(asked.expect("the first that connected"))
+    else {
+        unreachable!()
+    };
+    info.spki[0] ^= 1;
+    pool.say(liar, &NodeMessage::KeyOpened { request, handle, info, operations, hashes });
+    assert!(pool.is_out(liar) && !pool.is_out(good_node));
+    let jobs = pool.serve_keys(good_node);
+    pool.answer(good_node, &jobs[0], good());
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
 }
 
 #[test]
