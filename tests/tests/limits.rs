@@ -513,6 +513,8 @@ fn machine_whose_node_takes_no_further_connection_waits_for_one() {
     let toml = bounded(&[me], "connections", 1);
     let node =
         Node::start_with(world.dir(), "pool", &NodeOptions { toml, ..NodeOptions::default() });
+    // The connection that showed that the node is up held the place.
+    wait::until("no client is connected", || node.connections() == 0);
     let held = counter(&Door::Unix(node.socket()));
     let machine = Machine::start(&["--pool", &node.endpoint()]);
     let mut guest = machine.connect();
