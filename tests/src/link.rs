@@ -219,13 +219,19 @@ impl Ends {
     }
 
     /// Waits until both ends have this number of members and all are up.
+    ///
+    /// # Panics
+    /// If they do not come up.
+    #[track_caller]
     pub fn wait_up(&self, members: usize) {
         for end in [0, 1] {
-            wait::until("every member is up", || {
+            let is_up = wait::holds_within(wait::SOON, || {
                 let status = self.status(end);
                 status["state"] == "up"
                     && status["members"].as_array().is_some_and(|all| all.len() == members)
             });
+            let both = [0, 1].map(|end| self.status(end));
+            assert!(is_up, "end {end} is not up with {members} members: {both:#?}");
         }
     }
 
