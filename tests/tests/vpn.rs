@@ -269,4 +269,9 @@ fn every_problem_is_reported_at_once_and_nothing_is_changed() {
     let output = run(command.args(["vpn", "plan"]).arg(dir.path().join("none.toml")));
     assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
     assert!(text_of(&output).contains("none.toml: No such file"), "{}", text_of(&output));
+    // A file without an end.
+    let mut command = Command::new(&artifacts().millrace);
+    let output = run(command.args(["vpn", "plan", "/dev/zero"]));
+    assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
+    assert!(text_of(&output).contains("it has more than 4194304 bytes"), "{}", text_of(&output));
 }

@@ -10,19 +10,19 @@ use anyhow::{Context, Result};
 use millrace_vpn::ipsec::{swanctl, vyos};
 use millrace_vpn::link::{LinkEngine, VpnLink};
 
-use super::read;
+use super::{MAX_INPUT, read};
 use crate::args::{VpnExportArgs, VpnFormat, VpnImportArgs};
 use crate::exit::{Failure, fail};
 use crate::output;
-
-/// Bound on standard input, in bytes; the import has the same.
-const MAX_INPUT: u64 = 4 << 20;
 
 pub(super) fn import(args: &VpnImportArgs) -> Result<()> {
     let text = if args.commands == Path::new("-") {
         let mut text = String::new();
         let input = io::stdin().lock();
-        input.take(MAX_INPUT + 1).read_to_string(&mut text).context("reading standard input")?;
+        input
+            .take(MAX_INPUT as u64 + 1)
+            .read_to_string(&mut text)
+            .context("reading standard input")?;
         text
     } else {
         read(&args.commands)?

@@ -10,7 +10,8 @@ mod keys;
 mod show;
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use millrace_hostfs::generated::write::EditedFiles;
+use millrace_hostfs::ordinary;
 use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked, Raised, UpOptions};
 use millrace_vpn::down;
 use millrace_vpn::link::LinkProblems;
@@ -32,6 +34,9 @@ use crate::args::{
 use crate::exit::{Failure, fail};
 use crate::output;
 use crate::placement::prefer_node;
+
+/// Bound on a link.toml, a choice.json and commands of a router, in bytes: that of the history, and of the import.
+const MAX_INPUT: usize = 4 << 20;
 
 /// Time that `up` waits for the first member, without `--confirm-within`: TLS handshakes on busy cores.
 const FIRST_MEMBER: Duration = Duration::from_secs(20);
@@ -77,8 +82,12 @@ fn to_exit_error(error: ApplyError) -> anyhow::Error {
     }
 }
 
+/// The text of a file, which may be a pipe.
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path)
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| ordinary::read_rest(file, MAX_INPUT, &mut bytes))
+        .and_then(|()| String::from_utf8(bytes).map_err(io::Error::other))
         .map_err(|error| fail(Failure::Usage, format!("cannot read {}: {error}", path.display())))
 }
 
