@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 ROOT=target/debian13
 # Test files that start no server, client or tool of the release. Every other file in tests/tests runs again.
-SAME_ON_BOTH=" fairness hostile pool_faults pool_keys pool_upgrades store tenants versions vpn vpn_confirm vpn_faults vpn_ipsec vpn_v6 "
+SAME_ON_BOTH=" fairness hostile pool_faults pool_keys pool_upgrades store tenants versions vpn vpn_confirm vpn_down vpn_faults vpn_ipsec vpn_v6 "
 PROVIDER_TESTS=" application evp local local_keys local_process local_records openssl servers "
 
 pass_over() {

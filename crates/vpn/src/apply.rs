@@ -24,7 +24,7 @@ use millrace_hostfs::change::{self, ChangeDue, HostTime};
 use millrace_hostfs::generated::write::EditedFiles;
 use rustix::process::Signal;
 
-use crate::change::{LinkHost, hold};
+use crate::change::{LinkHost, hold, hold_applied};
 use crate::check::{self as checks, Use};
 use crate::exec::{Lock, signal_supervisor, supervisor_lock};
 use crate::plan::Folders;
@@ -57,13 +57,15 @@ pub struct Raised {
     pub waits: bool,
 }
 
-/// Applies a plan.
+/// Applies a plan, which is made once more under the lock of the link.
 ///
 /// # Errors
 /// See [`ApplyError`]; the link is then as it was confirmed last.
 pub fn up(checked: &Checked, folders: &Folders, options: UpOptions) -> Result<Raised, ApplyError> {
     let name = &checked.plan.layout.name;
     let _lock = hold(name, folders)?;
+    // Another command may have worked on the link since.
+    let checked = &checked.again(folders)?;
     // A record of no use is made anew: where the history is gone, too, by this run alone.
     let before = checks::applied(folders, name).ok().flatten();
     let mut changes = record::load_change(folders, name, before.as_ref());
@@ -131,8 +133,7 @@ pub fn resume(checked: Checked, folders: &Folders) -> Result<Checked, ApplyError
 /// # Errors
 /// The link is not up.
 pub fn former(name: &str, folders: &Folders) -> Result<Option<u64>, ApplyError> {
-    let applied =
-        checks::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+    let applied = checks::applied_of_link_up(folders, name)?;
     Ok(record::load_change(folders, name, Some(&applied)).former().copied())
 }
 
@@ -152,16 +153,13 @@ pub fn confirm(name: &str, folders: &Folders) -> Result<u64, ApplyError> {
 /// # Errors
 /// The link is not up, has no such member, or no supervisor.
 pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), ApplyError> {
-    let Some(AppliedLink { layout, .. }) = checks::applied(folders, name)? else {
-        return Err(ApplyError::NotUp(name.to_owned()));
-    };
+    let (_lock, AppliedLink { layout, .. }) = hold_applied(name, folders)?;
     for number in members.iter().copied() {
         if !layout.members.iter().any(|member| member.number == number) {
             return Err(ApplyError::NoMember { link: name.to_owned(), number });
         }
     }
     let run = folders.run_of(name);
-    let _lock = hold(name, folders)?;
     if !is_supervised(name, folders) {
         return Err(ApplyError::Unsupervised(name.to_owned()));
     }

@@ -5,19 +5,25 @@
 //! last. The order of both is `millrace_hostfs::change`'s; this module has the parts and the lock.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use millrace_hostfs::change::{self, ChangeDue, HostChange, HostTime};
 use millrace_hostfs::generated::write::{self, EditedFiles};
 
 use crate::check::{self, Checked, Use};
-use crate::down;
+use crate::down::{self, ChangeRecord};
 use crate::error::ApplyError;
 use crate::exec::{self, Lock, at, unix_ms};
 use crate::link::Side;
-use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
+use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan, add_missing};
 use crate::record::{self, AppliedLink};
+use crate::remains::{self, Remains};
+
+/// The lock of the commands that work on a link. Its file stays when the link goes down.
+pub(crate) fn link_lock(run: &Path) -> PathBuf {
+    run.join("lock")
+}
 
 /// Keeps other runs from a link; makes its folders.
 pub(crate) fn hold(name: &str, folders: &Folders) -> Result<Lock, ApplyError> {
@@ -26,8 +32,19 @@ pub(crate) fn hold(name: &str, folders: &Folders) -> Result<Lock, ApplyError> {
         fs::create_dir_all(folder).map_err(at(folder))?;
         exec::check_folder(folder)?;
     }
-    let lock = Lock::wait(&run.join("lock"))?;
+    let lock = Lock::wait(&link_lock(&run))?;
     lock.ok_or_else(|| ApplyError::Busy(name.to_owned()))
+}
+
+/// Keeps other runs from a link that is up; returns also the record of what is applied.
+pub(crate) fn hold_applied(
+    name: &str,
+    folders: &Folders,
+) -> Result<(Lock, AppliedLink), ApplyError> {
+    // Before its folders are made; what counts is the record under the lock.
+    check::applied_of_link_up(folders, name)?;
+    let lock = hold(name, folders)?;
+    Ok((lock, check::applied_of_link_up(folders, name)?))
 }
 
 /// One end of a link as the host of a change. Its owner holds the lock of the link.
@@ -78,11 +95,7 @@ impl change::ChangedHost<u64> for LinkHost<'_> {
             record::forget_generation(name, new, folders);
         }
         let Some(state) = state else {
-            match down::plan(name, folders) {
-                Ok(plan) => plan.perform_locked()?,
-                Err(ApplyError::NotUp(_)) => {}
-                Err(error) => return Err(error),
-            }
+            down::take_down(name, folders, ChangeRecord::Keep)?;
             return Ok(None);
         };
         let side = self.side();
@@ -120,10 +133,18 @@ impl LinkHost<'_> {
         let before = self.applied();
         let cut_short = record::find_intended(folders, name).good();
         let intended = record::intended(folders, name);
-        record::save(&intended, &plan.layout)?;
+        let mut intent = plan.layout.clone();
+        if let Some(cut_short) = &cut_short {
+            // No other record names its parts.
+            intent = intent.with_parts_of(cut_short);
+        }
+        record::save(&intended, &intent)?;
+        let known = before.iter().map(|before| &before.layout).chain([&intent]);
+        let remains = Remains::read(name, &remains::places(name, folders, known)).removal();
         write_files(plan, edited)?;
         perform_steps(&plan.layout, before.as_ref())?;
-        let mut applied = next_record(plan, generation, before.as_ref(), cut_short.as_ref());
+        let mut applied =
+            next_record(plan, generation, before.as_ref(), cut_short.as_ref(), &remains);
         let on_trial =
             self.saved.as_ref().and_then(|saved| Some((saved, saved.time_to_confirm()?)));
         if let Some((saved, time)) = on_trial {
@@ -145,16 +166,19 @@ fn write_files(plan: &LinkPlan, edited: EditedFiles) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// The record of a configuration that follows another, and one whose run was killed.
+/// The record of a configuration that follows another, and one whose run was killed. `remains` are actions that remove
+/// what no record names.
 fn next_record(
     plan: &LinkPlan,
     generation: u64,
     before: Option<&AppliedLink>,
     cut_short: Option<&LinkLayout>,
+    remains: &[LinkAction],
 ) -> AppliedLink {
     let mut obsolete = before.map_or_else(Vec::new, |before| before.obsolete.clone());
+    add_missing(&mut obsolete, remains);
     for former in before.map(|before| &before.layout).into_iter().chain(cut_short) {
-        obsolete.extend(former.removal_before(&plan.layout));
+        add_missing(&mut obsolete, &former.removal_before(&plan.layout));
     }
     let kept = plan.layout.removal();
     obsolete.retain(|action| !kept.contains(action));
@@ -221,11 +245,12 @@ pub(crate) fn watch(
     if record::load_change(folders, name, recorded).trial().is_none() {
         return Ok(WatchedChange::Nothing);
     }
-    let Some(_lock) = Lock::take(&folders.run_of(name).join("lock"))? else {
+    let Some(_lock) = Lock::take(&link_lock(&folders.run_of(name)))? else {
         return Ok(WatchedChange::Busy);
     };
     let mut host = LinkHost::new(name, folders);
-    let mut change = record::load_change(folders, name, recorded);
+    // As it is under the lock.
+    let mut change = record::load_change(folders, name, host.applied().as_ref());
     if change.trial().is_some_and(|trial| proven == Some(*trial)) && change.confirm() {
         change::ChangedHost::save(&mut host, &change)?;
         note_confirmed(name, folders);
@@ -281,9 +306,7 @@ pub(crate) fn take_down(name: &str, folders: &Folders) -> Result<(), ApplyError>
 
 /// Confirms the configuration that waits, on a person's word; returns its number.
 pub(crate) fn confirm(name: &str, folders: &Folders) -> Result<u64, ApplyError> {
-    let applied =
-        check::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
-    let _lock = hold(name, folders)?;
+    let (_lock, applied) = hold_applied(name, folders)?;
     let mut change = record::load_change(folders, name, Some(&applied));
     let nothing = || ApplyError::NothingToConfirm(name.to_owned());
     let waits = change.trial().copied().ok_or_else(nothing)?;

@@ -5,12 +5,15 @@
 
 use millrace_hostfs::Root;
 
+use crate::change::link_lock;
 use crate::choice::EngineChoice;
 use crate::error::ApplyError;
+use crate::exec::Lock;
 use crate::host::Host;
 use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
 use crate::plan::{Folders, LinkPlan};
 use crate::record::{self, AppliedLink, Found};
+use crate::remains::{self, Remains, member_of_device};
 
 /// The result of a check: what `up` would do.
 #[derive(Debug)]
@@ -19,6 +22,17 @@ pub struct Checked {
     pub plan: LinkPlan,
     /// The text of link.toml.
     pub text: String,
+    use_case: Use,
+}
+
+impl Checked {
+    /// The same, as the host is now.
+    pub(crate) fn again(&self, folders: &Folders) -> Result<Self, ApplyError> {
+        let Self { plan, text, use_case } = self;
+        let side = Some(plan.layout.side);
+        let choice = plan.choice.as_ref();
+        check_with_choice(VpnLink::parse(text)?, text, side, folders, choice, *use_case)
+    }
 }
 
 /// Purpose of a plan.
@@ -38,7 +52,27 @@ pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checke
         Some(_) => record::saved_choice(&link.name, folders)?,
         None => None,
     };
-    check_with_choice(link, text, side, folders, choice, Use::Change)
+    settled(&link.name, folders, || {
+        check_with_choice(link.clone(), text, side, folders, choice.as_ref(), Use::Change)
+    })
+}
+
+/// A check of a link, and the second one where the first found problems: another command that works on the link may be
+/// their cause, and is waited for.
+fn settled(
+    name: &str,
+    folders: &Folders,
+    check: impl Fn() -> Result<Checked, ApplyError>,
+) -> Result<Checked, ApplyError> {
+    let first = check();
+    let lock = link_lock(&folders.run_of(name));
+    if matches!(first, Err(ApplyError::Problems(_)))
+        && lock.exists()
+        && let Ok(Some(_lock)) = Lock::wait(&lock)
+    {
+        return check();
+    }
+    first
 }
 
 /// Checks a link against this host and plans it, with the engine of a choice. The way back takes no notice of problems:
@@ -48,10 +82,10 @@ fn check_with_choice(
     text: &str,
     side: Option<Side>,
     folders: &Folders,
-    choice: Option<EngineChoice>,
+    choice: Option<&EngineChoice>,
     use_case: Use,
 ) -> Result<Checked, ApplyError> {
-    let choice = choice.filter(|_| declared.auto.is_some());
+    let choice = choice.filter(|_| declared.auto.is_some()).cloned();
     let link = match &choice {
         Some(choice) => declared.as_candidate(choice.chosen),
         None => declared.clone(),
@@ -78,6 +112,14 @@ fn check_with_choice(
     for layout in applied.iter().chain(&intended.good()) {
         ours.extend(layout.devices());
     }
+    let is_unknown =
+        |device: &String| member_of_device(&link.name, device).is_some() && !ours.contains(device);
+    if host.devices.iter().any(is_unknown) {
+        let places = remains::places(&link.name, folders, applied.iter());
+        let Remains { tunnels, devices } = Remains::read(&link.name, &places);
+        ours.extend(devices.into_iter().map(|device| device.name));
+        ours.extend(tunnels.into_iter().map(|(number, _)| link.device(number)));
+    }
     let mut problems = host.problems(&link, side, &ours);
     problems.extend(changed);
     if declared.auto.is_some() && choice.is_none() {
@@ -98,7 +140,7 @@ fn check_with_choice(
         format!("the choice of the engine is old: {why}; `millrace vpn bench --choose LINK.TOML` measures anew")
     }));
     plan.choice = choice;
-    Ok(Checked { plan, text: text.to_owned() })
+    Ok(Checked { plan, text: text.to_owned(), use_case })
 }
 
 /// A configuration of the history, checked and planned again: with the choice of its time.
@@ -111,7 +153,7 @@ pub fn check_former(
     side: Side,
     folders: &Folders,
 ) -> Result<Checked, ApplyError> {
-    plan_former(name, generation, Some(side), folders, Use::Change)
+    settled(name, folders, || plan_former(name, generation, Some(side), folders, Use::Change))
 }
 
 /// Plans a configuration of the history.
@@ -129,7 +171,12 @@ pub(crate) fn plan_former(
         // The last measurement is better than no way back.
         (Err(_), Use::WayBack) => record::saved_choice(name, folders).ok().flatten(),
     };
-    check_with_choice(VpnLink::parse(&text)?, &text, side, folders, choice, use_case)
+    check_with_choice(VpnLink::parse(&text)?, &text, side, folders, choice.as_ref(), use_case)
+}
+
+/// The record of a link that is up.
+pub(crate) fn applied_of_link_up(folders: &Folders, name: &str) -> Result<AppliedLink, ApplyError> {
+    applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))
 }
 
 /// The record of an applied link; one that is of no use is made of the history: of the configuration that the record of

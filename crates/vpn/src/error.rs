@@ -56,6 +56,16 @@ pub enum ApplyError {
         /// The process that holds the lock, if the lock names one.
         holder: Option<i32>,
     },
+    /// Something of the link could not be removed.
+    #[error("{what} of link {link} is left: {remedy}, then run `millrace vpn down {link}` again")]
+    Left {
+        /// Name of the link.
+        link: String,
+        /// What is left.
+        what: String,
+        /// The first part of the way out.
+        remedy: String,
+    },
     /// The link is not up.
     #[error("link {0} is not up on this host: `millrace vpn up LINK.TOML` brings it up")]
     NotUp(String),

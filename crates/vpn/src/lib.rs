@@ -19,6 +19,7 @@
 //! down        takes a link down
 //! error       the error of commands on a link
 //! exec        actions of a plan, tunnel processes, locks
+//! remains     processes and devices of a link on this host, whatever its records say
 //! ipsec       strongSwan's configuration, import and export of VyOS's commands, the vici protocol
 //! management  the management interface of OpenVPN, as lines
 //! supervise   machine: events and time in, actions out; shell: processes, sockets, probes, routes
@@ -45,6 +46,7 @@ mod mtu;
 pub mod plan;
 pub mod proposal;
 mod record;
+mod remains;
 pub mod supervise;
 
 pub use exec::ExecError;

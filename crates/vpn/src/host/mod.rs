@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::ipsec;
 use crate::link::{LinkEngine, Side, VpnLink};
+use crate::remains::member_of_device;
 
 use files::{certificate, revocations};
 
@@ -67,6 +68,8 @@ pub struct Host {
     pub bridges: Vec<(String, u32)>,
     /// Names of the network devices.
     pub devices: Vec<String>,
+    /// TUN and TAP devices; asked for only where a device has the name of one of the link's.
+    pub tuns: Vec<TunDevice>,
     /// Addresses of the network devices; `None` if they cannot be listed.
     pub addresses: Option<Vec<IpAddr>>,
     /// Processors on which a process of this user may run.
@@ -87,6 +90,27 @@ pub struct Host {
     pub openssl_config_error: Option<String>,
     /// Revocation list of this end's authority; `None` without the file.
     pub revocations: Option<Revocations>,
+}
+
+/// A TUN or TAP device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunDevice {
+    /// Its name.
+    pub name: String,
+    /// Its kind, as `ip tuntap` names it: `tun` or `tap`.
+    pub kind: String,
+    /// Whether the device stays without a process.
+    pub persists: bool,
+    /// Whether a process has it open.
+    pub in_use: bool,
+}
+
+impl TunDevice {
+    /// Whether a process left the device behind.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.persists && !self.in_use
+    }
 }
 
 /// State of the file with a certificate revocation list.
@@ -145,6 +169,25 @@ struct IpBridge {
 }
 
 #[derive(Deserialize)]
+struct IpTun {
+    ifname: String,
+    flags: Vec<String>,
+    linkinfo: IpTunInfo,
+}
+
+#[derive(Deserialize)]
+struct IpTunInfo {
+    info_data: IpTunData,
+}
+
+#[derive(Deserialize)]
+struct IpTunData {
+    #[serde(rename = "type")]
+    kind: String,
+    persist: bool,
+}
+
+#[derive(Deserialize)]
 struct IpAddress {
     local: Option<IpAddr>,
 }
@@ -178,6 +221,7 @@ impl Host {
             has_bonding: link.bond().is_some() && has_bonding(root),
             bridges: if link.bond().is_some() { ip_bridges() } else { Vec::new() },
             devices: devices.iter().flatten().map(|device| device.ifname.clone()).collect(),
+            tuns: Vec::new(),
             addresses: devices.map(|devices| {
                 let addresses = devices.into_iter().flat_map(|device| device.addr_info);
                 addresses.filter_map(|address| address.local).collect()
@@ -195,6 +239,9 @@ impl Host {
             programs,
         };
         host.cores = host.first_of_cores(root);
+        if host.devices.iter().any(|device| member_of_device(&link.name, device).is_some()) {
+            host.tuns = tun_devices();
+        }
         if let Some(side) = side {
             let end = link.end(side);
             if let Some(device) = &end.device {
@@ -358,6 +405,25 @@ fn openvpn_version() -> Option<(u32, u32)> {
 /// The network devices. /sys/class/net would name those of the namespace in which /sys was mounted.
 fn ip_devices() -> Option<Vec<IpDevice>> {
     serde_json::from_str(&ask("ip", &["-json", "address", "show"])?).ok()
+}
+
+/// The TUN and TAP devices.
+pub(crate) fn tun_devices() -> Vec<TunDevice> {
+    let text = ask("ip", &["-json", "-details", "link", "show", "type", "tun"]).unwrap_or_default();
+    parse_tuns(&text)
+}
+
+fn parse_tuns(text: &str) -> Vec<TunDevice> {
+    let tuns: Vec<IpTun> = serde_json::from_str(text).unwrap_or_default();
+    let tun = |IpTun { ifname, flags, linkinfo: IpTunInfo { info_data } }| TunDevice {
+        name: ifname,
+        kind: info_data.kind,
+        persists: info_data.persist,
+        // The device has a carrier while a process has it open. One that is down shows none either way; the kernel then
+        // lets no second process open it, nor `ip` remove it.
+        in_use: !info_data.persist || flags.iter().any(|flag| flag == "LOWER_UP"),
+    };
+    tuns.into_iter().map(tun).collect()
 }
 
 fn ip_bridges() -> Vec<(String, u32)> {

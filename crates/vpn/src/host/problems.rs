@@ -10,6 +10,7 @@ use super::{Certificate, Host, REVOCATIONS, Revocations, needed};
 use crate::ipsec::USER_DEVICE;
 use crate::link::{DataPath, IpsecSettings, LinkEngine, LinkProblem, Side, VpnLink};
 use crate::mtu::bridged_sizes;
+use crate::remains::holder_query;
 
 /// The oldest OpenVPN whose ends agree on a data cipher without a server for many clients.
 const MIN_OPENVPN: (u32, u32) = (2, 6);
@@ -66,14 +67,27 @@ impl Host {
                 DataPath::Kernel => Vec::new(),
             },
         };
-        for device in devices {
-            if self.devices.contains(&device) && !ours.contains(&device) {
-                problems.push(at(
-                    link.lines.name,
-                    format!("the device {device} exists, and this link did not create it"),
-                    format!("choose another name, or remove it: ip link delete {device}"),
-                ));
+        let kind = if link.bond().is_some() { "tap" } else { "tun" };
+        for device in devices.iter().filter(|device| self.devices.contains(*device)) {
+            let tun = self.tuns.iter().find(|tun| tun.name == *device);
+            // Its name and kind say whose a device is that a killed process left.
+            let is_left = tun.is_some_and(|tun| tun.is_left() && tun.kind == kind);
+            if ours.contains(device) || is_left {
+                continue;
             }
+            let (why, remedy) = if tun.is_some_and(|tun| tun.in_use) {
+                // Without its device the process would run on, and spin.
+                let remedy = format!("end that process: {}", holder_query(device));
+                ("a process that is not of this link holds it", remedy)
+            } else {
+                let remedy = format!("remove it: ip link delete {device}");
+                ("this link did not create it", remedy)
+            };
+            problems.push(at(
+                link.lines.name,
+                format!("the device {device} exists, and {why}"),
+                format!("choose another name, or {remedy}"),
+            ));
         }
         if let (Some(wanted), Some((receive, send))) =
             (link.socket_buffer_bytes, self.socket_buffers)

@@ -277,3 +277,41 @@ fn versions_of_openvpn_are_read() {
     assert_eq!(parse_version("OpenVPN 2.8_git x86"), Some((2, 8)));
     assert_eq!(parse_version("bash: openvpn"), None);
 }
+
+#[test]
+fn device_that_is_left_is_taken_over_and_one_that_is_held_is_a_problem_with_a_remedy() {
+    let link = VpnLink::parse(SAMPLE).expect("the sample");
+    // Those of `ip -json -details link show type tun`: one that is free, one that is open, a TAP device, and one that
+    // goes with its process.
+    let show = |name: &str, flags: &str, kind: &str, persist: bool| {
+        format!(
+            r#"{{"ifindex":2,"ifname":"{name}","flags":[{flags}],"operstate":"DOWN","linkinfo":{{"info_kind":"tun",
+            "info_data":{{"type":"{kind}","pi":false,"multi_queue":false,"persist":{persist}}}}}}}"#
+        )
+    };
+    let shown = [
+        show("branch-0", r#""NO-CARRIER","UP""#, "tun", true),
+        show("branch-1", r#""UP","LOWER_UP""#, "tun", true),
+        show("branch-2", r#""POINTOPOINT""#, "tun", false),
+        show("branch-3", r#""NO-CARRIER","UP""#, "tap", true),
+    ];
+    let tuns = parse_tuns(&format!("[{}]", shown.join(",")));
+    let devices = tuns.iter().map(|tun| tun.name.clone()).collect();
+    let host = Host { devices, tuns, ..ready() };
+    let problems = |ours: &[String]| -> Vec<String> {
+        host.problems(&link, Side::A, ours).iter().map(ToString::to_string).collect()
+    };
+    let found = problems(&[]);
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (problem, device) in found.iter().zip(["branch-1", "branch-2"]) {
+        let expected = format!(
+            "the device {device} exists, and a process that is not of this link holds it: choose another name, or end \
+             that process: `grep -ls 'iff:.*{device}$' /proc/[0-9]*/fdinfo/*` names it"
+        );
+        assert!(problem.contains(&expected), "{problem}");
+    }
+    assert!(found[2].contains("or remove it: ip link delete branch-3"), "{found:?}");
+    assert_eq!(problems(&["branch-1".to_owned(), "branch-2".to_owned()]).len(), 1);
+    assert_eq!(parse_tuns("[]"), []);
+    assert_eq!(parse_tuns(""), []);
+}

@@ -223,8 +223,20 @@ impl Folders {
 }
 
 impl LinkAction {
-    fn run(words: &[&str]) -> Self {
+    pub(crate) fn run(words: &[&str]) -> Self {
         Self::Run(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    /// The network device that the action removes.
+    pub(crate) fn removed_device(&self) -> Option<&str> {
+        let Self::Run(words) = self else {
+            return None;
+        };
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["ip", "link" | "tuntap", "delete", "dev", device, ..] => Some(device),
+            _ => None,
+        }
     }
 
     /// The command line, for a shell.
@@ -308,6 +320,16 @@ impl LinkLayout {
         let devices = self.members.iter().filter_map(LinkMember::device_removal);
         let steps = self.steps.iter().rev().filter_map(|step| step.undo.clone());
         routes.chain(devices).chain(steps).collect()
+    }
+
+    /// A layout for the record of what may be there: this one with the parts that another one of the same link has
+    /// besides.
+    pub(crate) fn with_parts_of(mut self, other: &Self) -> Self {
+        add_missing(&mut self.steps, &other.steps);
+        add_missing(&mut self.members, &other.members);
+        add_missing(&mut self.routes, &other.routes);
+        self.bond = self.bond.or_else(|| other.bond.clone());
+        self
     }
 
     /// Actions that remove the parts that a later layout of the same link lacks.
@@ -437,6 +459,15 @@ impl LinkPlan {
             let _ = writeln!(text, "{}", action.command_line());
         }
         text
+    }
+}
+
+/// Appends the items that the list lacks.
+pub(crate) fn add_missing<T: Clone + PartialEq>(list: &mut Vec<T>, items: &[T]) {
+    for item in items {
+        if !list.contains(item) {
+            list.push(item.clone());
+        }
     }
 }
 

@@ -222,3 +222,28 @@ fn layout_survives_its_record() {
         assert_eq!(serde_json::from_str::<LinkLayout>(&text).expect("a layout"), layout);
     }
 }
+
+#[test]
+fn record_of_a_run_names_also_what_a_run_before_it_left() {
+    let of = |members: u16| {
+        let text = SAMPLE.replacen("members = 4", &format!("members = {members}"), 1);
+        let link = VpnLink::parse(&text).expect("a link");
+        LinkPlan::new(&link, Side::A, &host(), &Folders::default()).layout
+    };
+    let bridged = bridged(SAMPLE_BRIDGED, Side::A).layout;
+    for former in [of(4), bridged] {
+        let both = of(2).with_parts_of(&former);
+        assert!(former.devices().all(|device| both.devices().any(|known| known == device)));
+        for action in former.removal().iter().chain(&of(2).removal()) {
+            assert!(both.removal().contains(action), "{action:?}");
+        }
+        assert_eq!(both.clone().with_parts_of(&former), both);
+    }
+    assert_eq!(of(4).with_parts_of(&of(2)), of(4));
+    let removed: Vec<String> = of(2)
+        .removal()
+        .iter()
+        .filter_map(|action| action.removed_device().map(str::to_owned))
+        .collect();
+    assert_eq!(removed, ["branch-1", "branch-0"]);
+}

@@ -39,6 +39,7 @@ use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
 use crate::host;
 use crate::plan::{Folders, LinkMember, MemberEngine};
 use crate::record::AppliedLink;
+use crate::remains;
 
 /// Interval of the machine's ticks: half of that of probes, so that each leaves less than 50 ms late.
 const TICK: Duration = Duration::from_millis(50);
@@ -104,18 +105,24 @@ pub enum Standby {
 }
 
 /// The lock of a supervisor; `None` for a standby that is not needed any more.
-fn lock(name: &str, folders: &Folders, standby: Standby) -> Result<Option<Lock>, ApplyError> {
+fn lock(
+    name: &str,
+    folders: &Folders,
+    standby: Standby,
+    ends: impl Fn() -> bool,
+) -> Result<Option<Lock>, ApplyError> {
     let run = folders.run_of(name);
     loop {
+        // First, since a command that finds a supervisor at its lock starts none.
+        let waits = standby == Standby::WhileUnconfirmed;
+        if waits && (ends() || !change::is_on_trial(name, folders)) {
+            return Ok(None);
+        }
         match (Lock::take(&exec::supervisor_lock(&run)), standby) {
             (Ok(Some(lock)), _) => return Ok(Some(lock)),
             (Ok(None), Standby::No) => return Err(ApplyError::Supervised(name.to_owned())),
             (Err(error), Standby::No) => return Err(error.into()),
-            // The folder goes with the link.
             (Ok(None) | Err(_), Standby::WhileUnconfirmed) => {}
-        }
-        if !change::is_on_trial(name, folders) {
-            return Ok(None);
         }
         thread::sleep(STATUS_EVERY);
     }
@@ -134,9 +141,7 @@ pub fn run(
 ) -> Result<(), ApplyError> {
     let run = folders.run_of(name);
     let state = folders.state_of(name);
-    let Some(lock) = lock(name, folders, standby)? else {
-        return Ok(());
-    };
+    // Before the lock is taken: its holder gets signals, and SIGHUP would end it.
     let flags = [SIGHUP, SIGTERM, SIGINT].map(|signal| {
         let raised = Arc::new(AtomicBool::new(false));
         flag::register(signal, Arc::clone(&raised)).map(|_| raised)
@@ -146,11 +151,19 @@ pub fn run(
         |source| ApplyError::Exec(ExecError::Io { path: PathBuf::from("signals"), source });
     let (reload, term, int) =
         (reload.map_err(failed)?, term.map_err(failed)?, int.map_err(failed)?);
+    let ends = || is_raised(&[&term, &int]);
+    let Some(lock) = lock(name, folders, standby, ends)? else {
+        return Ok(());
+    };
     // A change whose time is over, or whose run was killed, is taken back before anything else.
     let found = change::watch(name, folders, None);
     let take_down = matches!(found, Ok(WatchedChange::TakeDown));
-    let applied =
-        check::applied(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+    let Some((lock, applied)) = applied_or_end(name, folders, lock, ends)? else {
+        return Err(ApplyError::NotUp(name.to_owned()));
+    };
+    if !take_down {
+        end_unknown(&applied, folders);
+    }
     let now = Instant::now();
     let mut shell = Shell {
         folders,
@@ -170,7 +183,7 @@ pub fn run(
     if !take_down {
         shell.read_layout(now);
     }
-    while !term.load(Ordering::Relaxed) && !int.load(Ordering::Relaxed) && !shell.take_down {
+    while !ends() && !shell.take_down {
         if reload.swap(false, Ordering::Relaxed) {
             shell.reload();
         }
@@ -179,7 +192,59 @@ pub fn run(
     }
     let take_down = shell.take_down;
     drop(lock);
-    if take_down { change::take_down(name, folders) } else { Ok(()) }
+    if !take_down {
+        return Ok(());
+    }
+    change::take_down(name, folders)?;
+    // An `up` that was first found this supervisor, and starts none.
+    match check::applied(folders, name)? {
+        Some(_) => match self::run(name, folders, prefer_node, Standby::No) {
+            Err(ApplyError::Supervised(_)) => Ok(()),
+            done => done,
+        },
+        None => Ok(()),
+    }
+}
+
+fn is_raised(flags: &[&Arc<AtomicBool>]) -> bool {
+    flags.iter().any(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// What is applied, for a supervisor with its lock. Without a link the lock goes while no command works on the link: an
+/// `up` that finds a supervisor at its lock starts none.
+fn applied_or_end(
+    name: &str,
+    folders: &Folders,
+    lock: Lock,
+    ends: impl Fn() -> bool,
+) -> Result<Option<(Lock, AppliedLink)>, ApplyError> {
+    if let Some(applied) = check::applied(folders, name)? {
+        return Ok(Some((lock, applied)));
+    }
+    let path = change::link_lock(&folders.run_of(name));
+    loop {
+        if let Some(_held) = Lock::take(&path)? {
+            let applied = check::applied(folders, name)?;
+            // The lock of the supervisor goes first.
+            return Ok(applied.map(|applied| (lock, applied)));
+        }
+        // `down` has the lock, and waits for this process.
+        if ends() {
+            return Ok(None);
+        }
+        thread::sleep(TICK);
+    }
+}
+
+/// Ends processes of the link that no supervisor knows: those of a former configuration whose supervisor was killed,
+/// and those that it was just starting. They hold ports and devices.
+fn end_unknown(applied: &AppliedLink, folders: &Folders) {
+    let layout = &applied.layout;
+    let known: Vec<u32> =
+        layout.members.iter().filter_map(Tunnel::find).map(|tunnel| tunnel.pid).collect();
+    let running = remains::tunnels(&remains::places(&layout.name, folders, [layout]));
+    let unknown = running.iter().map(|(_, tunnel)| tunnel);
+    remains::end(unknown.filter(|tunnel| !known.contains(&tunnel.pid)));
 }
 
 impl Shell<'_> {
@@ -423,18 +488,23 @@ impl Shell<'_> {
         }
         // A run that works on the link has another record, or will have.
         let name = &self.applied.layout.name;
-        let Ok(Some(_lock)) = Lock::take(&self.run.join("lock")) else {
+        let Ok(Some(_lock)) = Lock::take(&change::link_lock(&self.run)) else {
             return;
         };
-        let on_disk = AppliedLink::find(self.folders, name).good();
-        if on_disk.is_none_or(|applied| applied.generation != self.applied.generation) {
+        let Some(mut applied) = AppliedLink::find(self.folders, name).good() else {
+            return;
+        };
+        if applied.generation != self.applied.generation || applied.layout != self.applied.layout {
             return;
         }
-        for action in std::mem::take(&mut self.applied.obsolete) {
-            // It may be gone already.
-            let _ = exec::action(&action);
+        applied.obsolete.retain(|action| {
+            // What is gone already is no error, and what a process holds is tried again.
+            exec::action(action).is_err() && remains::device_left_by(action).is_some()
+        });
+        let is_less = applied.obsolete.len() < self.applied.obsolete.len();
+        if is_less && applied.save(self.folders).is_ok() {
+            self.applied.obsolete = applied.obsolete;
         }
-        let _ = self.applied.save(self.folders);
     }
 
     fn write_status(&self) -> io::Result<()> {

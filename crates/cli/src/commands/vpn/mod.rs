@@ -200,6 +200,10 @@ fn wait_until_up(
     let until = Instant::now() + confirm_within.unwrap_or(FIRST_MEMBER) + STATUS_DELAY;
     let run = folders.run_of(name);
     while Instant::now() < until {
+        // A `down` that came second has taken the link down.
+        if AppliedLink::load(folders, name)?.is_none() {
+            return Err(ApplyError::NotUp(name.to_owned()).into());
+        }
         let status = read_status(&run).filter(|status| status.generation >= generation);
         if status.as_ref().is_some_and(|status| status.generation > generation) {
             break;
@@ -290,11 +294,11 @@ fn restart(args: &VpnRestartArgs) -> Result<()> {
 
 fn down(args: &VpnDownArgs) -> Result<()> {
     let name = &args.link.name;
-    let plan = down::plan(name, &folders(&args.link.folders))?;
+    let folders = folders(&args.link.folders);
     if args.plan.dry_run {
-        return output::print(&plan.text());
+        return output::print(&down::plan(name, &folders)?.text());
     }
-    plan.perform()?;
+    down::down(name, &folders)?;
     eprintln!("link {name} is down; its configurations remain: millrace vpn history {name}");
     Ok(())
 }
