@@ -9,6 +9,7 @@
 //! arbitrary bytes.
 
 use std::mem;
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -45,27 +46,18 @@ const HEDGE_AFTER: Duration = Duration::from_millis(40);
 /// If a job ends twice or never, or a bound is exceeded.
 pub fn pool(input: &[u8]) {
     let mut world = World::new();
-    let mut steps = Steps { rest: input };
+    let mut steps = input.iter();
     while world.step(&mut steps).is_some() {
         world.check();
     }
     world.end();
 }
 
-struct Steps<'a> {
-    rest: &'a [u8],
-}
+/// The rest of the input.
+type Steps<'a> = slice::Iter<'a, u8>;
 
-impl Steps<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (&first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(first)
-    }
-
-    fn index(&mut self, bound: usize) -> Option<usize> {
-        Some(usize::from(self.byte()?) % bound.max(1))
-    }
+fn index(steps: &mut Steps<'_>, bound: usize) -> Option<usize> {
+    Some(usize::from(*steps.next()?) % bound.max(1))
 }
 
 /// A node as the client made it: what it was asked and has not answered.
@@ -114,43 +106,43 @@ impl World {
     }
 
     fn step(&mut self, steps: &mut Steps<'_>) -> Option<()> {
-        match steps.byte()? % 16 {
-            0 | 1 => self.submit(steps.index(KEYS)?, steps.byte()?),
-            2 => self.call(steps.index(KEYS)?, steps.byte()?),
+        match steps.next()? % 16 {
+            0 | 1 => self.submit(index(steps, KEYS)?, *steps.next()?),
+            2 => self.call(index(steps, KEYS)?, *steps.next()?),
             3 => {
-                let at = steps.index(self.handles.len())?;
+                let at = index(steps, self.handles.len())?;
                 if let Some(handle) = self.handles.get(at) {
                     self.dispatcher.cancel(*handle);
                 }
             }
-            4 => self.look(steps.byte()?),
+            4 => self.look(*steps.next()?),
             5 => {
-                let at = steps.index(KEYS)?;
+                let at = index(steps, KEYS)?;
                 self.dispatcher.close_key(self.keys[at].id);
                 self.keys[at] = new_key(at);
             }
             6 => {
-                self.now += Duration::from_millis(8 * u64::from(steps.byte()?));
+                self.now += Duration::from_millis(8 * u64::from(*steps.next()?));
                 self.tick();
             }
-            7 | 8 => self.connect(steps.byte()?),
+            7 | 8 => self.connect(*steps.next()?),
             9 => {
-                let at = steps.index(NODES)?;
+                let at = index(steps, NODES)?;
                 if self.dispatcher.connection(at).is_some() {
                     self.dispatcher.handle_lost(at, "lost".to_owned(), self.now);
                 }
             }
             10 => {
-                let at = steps.index(NODES)?;
-                let length = usize::from(steps.byte()?);
-                let (bytes, rest) = steps.rest.split_at(length.min(steps.rest.len()));
-                steps.rest = rest;
+                let at = index(steps, NODES)?;
+                let length = usize::from(*steps.next()?);
+                let (bytes, rest) = steps.as_slice().split_at(length.min(steps.len()));
+                *steps = rest.iter();
                 self.hear(at, bytes);
             }
-            11 => self.send(steps.index(NODES)?, steps.byte()?),
+            11 => self.send(index(steps, NODES)?, *steps.next()?),
             12 => self.call_back(),
             _ => {
-                let at = steps.index(NODES)?;
+                let at = index(steps, NODES)?;
                 self.send(at, u8::MAX);
                 let message = self.message(at, steps)?;
                 let mut bytes = Vec::new();
@@ -295,13 +287,13 @@ impl World {
     /// Something that a node may say, rightly or not.
     fn message(&mut self, at: usize, steps: &mut Steps<'_>) -> Option<NodeMessage> {
         let peer = &mut self.peers[at];
-        Some(match steps.byte()? % 12 {
+        Some(match steps.next()? % 12 {
             0 => NodeMessage::Pong { token: 0 },
             1 => NodeMessage::Drain,
             2 => NodeMessage::Fault(Fault::TooManyConnections),
             3 => NodeMessage::KeyRefused {
                 request: take(&mut peer.requests, steps)?,
-                reason: match steps.byte()? % 3 {
+                reason: match steps.next()? % 3 {
                     0 => KeyRefusal::NoSuchKey,
                     1 => KeyRefusal::Draining,
                     _ => KeyRefusal::TooManyKeys,
@@ -309,7 +301,7 @@ impl World {
             },
             4..=6 => {
                 let request = take(&mut peer.requests, steps)?;
-                let choice = steps.byte()?;
+                let choice = *steps.next()?;
                 NodeMessage::KeyOpened {
                     request,
                     handle: u32::from(choice % 8),
@@ -321,7 +313,7 @@ impl World {
             }
             _ => {
                 let id = take(&mut peer.jobs, steps)?;
-                let result = match steps.byte()? {
+                let result = match *steps.next()? {
                     choice if choice & 1 == 0 => Ok(Output::new(vec![choice; 64])),
                     choice => {
                         let all = JobError::ALL;
@@ -382,7 +374,7 @@ fn growing() -> ReportSource {
 
 /// One that the node was asked about; beyond those, or if it was answered already, a strange one.
 fn take<T: From<u8> + Copy>(asked: &mut Vec<T>, steps: &mut Steps<'_>) -> Option<T> {
-    let choice = steps.byte()?;
+    let choice = *steps.next()?;
     let at = usize::from(choice % 16);
     if at < asked.len() {
         // With the highest bit it is answered a second time later.

@@ -9,6 +9,7 @@
 //! message as a client may send it: a kind, a length of two bytes and the payload.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,25 +49,12 @@ type Key = u32;
 /// If the session differs from the model.
 pub fn session(input: &[u8]) {
     let mut model = Model::new();
-    let mut steps = Steps { rest: input };
+    let mut steps = input.iter();
     while model.step(&mut steps) == Some(true) {}
 }
 
-struct Steps<'a> {
-    rest: &'a [u8],
-}
-
-impl Steps<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (&first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(first)
-    }
-
-    fn below(&mut self, bound: u8) -> Option<u8> {
-        Some(self.byte()? % bound)
-    }
-}
+/// The rest of the input.
+type Steps<'a> = slice::Iter<'a, u8>;
 
 /// A key that the client has open.
 struct Open {
@@ -139,12 +127,12 @@ impl Model {
     /// Runs one step. Returns `false` once the connection has ended, `None` at the end of the input.
     fn step(&mut self, steps: &mut Steps<'_>) -> Option<bool> {
         let mut effects = Effects::default();
-        match steps.byte()? {
-            0 => return Some(self.complete(steps.byte()?)),
-            1 => return Some(self.imported(steps.byte()?)),
-            2 => self.set_policy(steps.byte()?, steps.byte()?, steps.byte()?),
+        match *steps.next()? {
+            0 => return Some(self.complete(*steps.next()?)),
+            1 => return Some(self.imported(*steps.next()?)),
+            2 => self.set_policy(*steps.next()?, *steps.next()?, *steps.next()?),
             3 => {
-                let entry = &self.entries[usize::from(steps.below(3)?)];
+                let entry = &self.entries[usize::from(steps.next()? % 3)];
                 entry.revoke();
                 self.revoked.insert(*entry.key());
             }
@@ -154,12 +142,12 @@ impl Model {
                 assert_eq!(effects.replies.len(), said);
                 self.draining = true;
             }
-            5 => self.now += Duration::from_millis(u64::from(steps.byte()?)),
+            5 => self.now += Duration::from_millis(u64::from(*steps.next()?)),
             code @ 6..RAW => return self.say(message(code, steps)?),
             kind => {
-                let length = usize::from(u16::from_be_bytes([steps.byte()?, steps.byte()?]));
-                let (payload, rest) = steps.rest.split_at(length.min(steps.rest.len()));
-                steps.rest = rest;
+                let length = usize::from(u16::from_be_bytes([*steps.next()?, *steps.next()?]));
+                let (payload, rest) = steps.as_slice().split_at(length.min(steps.len()));
+                *steps = rest.iter();
                 // Kinds are small numbers.
                 match ClientMessage::decode(kind - RAW, payload) {
                     Ok(message) => return self.say(message),
@@ -466,29 +454,29 @@ fn entry(number: Key, key_type: KeyType) -> Arc<KeyEntry<Key>> {
 fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
     Some(match code % 9 {
         0 => ClientMessage::Hello(Hello {
-            min_version: u16::from(steps.below(3)?),
-            max_version: u16::from(steps.below(3)?),
-            features: u64::from(steps.byte()?),
+            min_version: u16::from(steps.next()? % 3),
+            max_version: u16::from(steps.next()? % 3),
+            features: u64::from(*steps.next()?),
             agent: String::new(),
         }),
         1 => {
-            let name = char::from(b'a' + steps.below(5)?).to_string();
-            let request = RequestId::from(steps.byte()?);
+            let name = char::from(b'a' + (steps.next()? % 5)).to_string();
+            let request = RequestId::from(*steps.next()?);
             let selector = KeySelector::Name(name);
             ClientMessage::OpenKey { request, selector }
         }
         2 => {
             let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30]));
-            let request = RequestId::from(steps.byte()?);
+            let request = RequestId::from(*steps.next()?);
             ClientMessage::ImportKey { request, key }
         }
-        3 => ClientMessage::CloseKey { handle: KeyHandle::from(steps.below(16)?) },
-        4 => ClientMessage::Cancel { job: JobId::from(steps.below(8)?) },
-        5 => ClientMessage::Ping { token: u64::from(steps.byte()?) },
+        3 => ClientMessage::CloseKey { handle: KeyHandle::from(steps.next()? % 16) },
+        4 => ClientMessage::Cancel { job: JobId::from(steps.next()? % 8) },
+        5 => ClientMessage::Ping { token: u64::from(*steps.next()?) },
         6 => {
             let mut report = EdgeReport::default();
-            let counter = EdgeCounter::ALL[usize::from(steps.byte()?) % EdgeCounter::ALL.len()];
-            report.set(counter, u64::from(steps.byte()?));
+            let counter = EdgeCounter::ALL[usize::from(*steps.next()?) % EdgeCounter::ALL.len()];
+            report.set(counter, u64::from(*steps.next()?));
             ClientMessage::Report(Box::new(report))
         }
         7 => ClientMessage::Describe,
@@ -500,10 +488,10 @@ fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
 fn jobs(steps: &mut Steps<'_>) -> Option<Vec<SubmittedJob>> {
     let mut ids = BTreeSet::new();
     let mut jobs = Vec::new();
-    for _ in 0..=steps.below(8)? {
-        let id = JobId::from(steps.below(8)?);
-        let key = KeyHandle::from(steps.below(16)?);
-        let operation = match steps.below(6)? {
+    for _ in 0..=steps.next()? % 8 {
+        let id = JobId::from(steps.next()? % 8);
+        let key = KeyHandle::from(steps.next()? % 16);
+        let operation = match steps.next()? % 6 {
             0 => Operation::RsaRaw,
             1 => Operation::Ed25519Sign,
             2 => Operation::RsaPkcs1Decrypt,
@@ -511,7 +499,7 @@ fn jobs(steps: &mut Steps<'_>) -> Option<Vec<SubmittedJob>> {
             4 => Operation::RsaPkcs1Sign { hash: Hash::Sha256 },
             _ => Operation::EcdsaSign { hash: Hash::Sha256 },
         };
-        let budget = match steps.below(3)? {
+        let budget = match steps.next()? % 3 {
             0 => Duration::ZERO,
             1 => Duration::from_micros(u32::MAX.into()),
             _ => Duration::from_micros(1),
