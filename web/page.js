@@ -133,6 +133,7 @@ const TABLES = {
       ['Used per second', r => r.used_ops, r => count(r.used_ops), true],
       ['Of the quota', r => r.quota_ops ? r.used_ops / r.quota_ops : 0, quotaCell],
       ['Throttled per second', r => r.throttled_per_s, r => count(r.throttled_per_s), true],
+      ['Refused per second', r => r.refused_per_s || 0, r => r.refused_per_s ? stateCell('warning', count(r.refused_per_s)) : '0.0', true],
       ['Nodes', r => r.nodes.join(', '), servedCell],
     ],
     empty: 'no tenant: millrace tenant create NAME --ops N',

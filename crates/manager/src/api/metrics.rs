@@ -180,7 +180,7 @@ impl Exposition {
 
     fn tenants(&mut self, view: &View, overview: &Overview) {
         type Figure = fn(&TenantLine) -> f64;
-        let families: [(&str, &str, Figure); 5] = [
+        let families: [(&str, &str, Figure); 6] = [
             ("millrace_pool_tenant_nodes", "Nodes that are heard and serve a tenant", |row| {
                 row.serving as f64
             }),
@@ -203,6 +203,11 @@ impl Exposition {
                 "millrace_pool_tenant_throttled_per_second",
                 "Operations per second that the quota refused",
                 |row| row.throttled_per_s,
+            ),
+            (
+                "millrace_pool_tenant_refused_per_second",
+                "Operations per second that were refused for want of capacity",
+                |row| row.refused_per_s,
             ),
         ];
         for (name, help, value) in families {

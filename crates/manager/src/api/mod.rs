@@ -32,6 +32,8 @@ mod route;
 mod routes;
 mod standing;
 mod state;
+#[cfg(test)]
+mod state_tests;
 mod views;
 
 use std::collections::BTreeSet;

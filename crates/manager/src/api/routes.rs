@@ -132,8 +132,9 @@ fn state_keys(call: &Call) -> Result<Reply, Problem> {
 }
 
 fn nodes(call: &Call) -> Result<Reply, Problem> {
-    let all = call.api.manager.view(|view| {
-        let nodes = view.nodes.iter().map(|(name, node)| NodeView::of(view, name, &node.value));
+    let all = call.api.manager.view_with_silent(|view, silent| {
+        let nodes = view.nodes.iter();
+        let nodes = nodes.map(|(name, node)| NodeView::of(view, silent, name, &node.value));
         nodes.collect::<Vec<_>>()
     });
     call.page(all, |node| node.name.to_string())
@@ -141,9 +142,9 @@ fn nodes(call: &Call) -> Result<Reply, Problem> {
 
 fn node(call: &Call) -> Result<Reply, Problem> {
     let name = call.name::<NodeName>()?;
-    let found = call.api.manager.view(|view| {
+    let found = call.api.manager.view_with_silent(|view, silent| {
         let found = view.nodes.get(&name)?;
-        Some((NodeView::of(view, &name, &found.value), found.revision))
+        Some((NodeView::of(view, silent, &name, &found.value), found.revision))
     });
     let (node, revision) = found.ok_or_else(|| not_found("node", &name))?;
     Ok(Reply::json(&node)?.at(revision))

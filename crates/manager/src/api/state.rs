@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 use millrace_service::overview::{
-    ClassRate, Event, MAX_ROWS, NodeRow, NodeState, Overview, OverviewFinding, TenantLine,
-    VerdictLevel, now_ms,
+    ClassRate, Event, MAX_ROWS, NodeRow, NodeState, Overview, OverviewFinding, RowTotals,
+    TenantLine, VerdictLevel, now_ms,
 };
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -105,15 +105,16 @@ impl PoolState {
 
     fn rows(&self) -> Rows {
         self.0.manager.view_with_silent(|view, silent| {
-            let reports = self.fresh(view);
+            let mut reports = self.fresh(view);
             let nodes = || view.nodes.iter().map(|(name, node)| (name, &node.value));
             let rows = nodes().filter(|(_, node)| !node.removed);
-            let heard = |name: &NodeName, node: &Node| serves(node) && !silent.contains(name);
+            let heard = |name: &NodeName, node: &Node| node.serves() && !silent.contains(name);
             let rows = rows.map(|(name, node)| {
                 let row = node_row(name, node, reports.get(name));
-                let row = NodeRow { silent: serves(node) && silent.contains(name), ..row };
+                let row = NodeRow { silent: node.serves() && silent.contains(name), ..row };
                 if heard(name, node) { row } else { row.unheard() }
             });
+            let rows: Vec<NodeRow> = rows.collect();
             let heard = nodes().filter(|(name, node)| heard(name, node));
             let usage: Vec<Usage> =
                 heard.filter_map(|(name, node)| usage(node, reports.get(name))).collect();
@@ -121,8 +122,11 @@ impl PoolState {
             let tenants = view.tenants.values();
             let tenants =
                 tenants.map(|tenant| tenant_row(view, &tenant.value, &used, silent)).collect();
+            for (_, report) in reports.iter_mut().filter(|(name, _)| silent.contains(*name)) {
+                *report = Arc::new(without_clients(report));
+            }
             let head = view.audit_head.value.seq;
-            Rows { nodes: rows.collect(), usage, tenants, reports, head }
+            Rows { nodes: rows, usage, tenants, reports, head }
         })
     }
 
@@ -143,7 +147,7 @@ impl PoolState {
     fn fresh(&self, view: &View) -> HashMap<NodeName, Arc<Overview>> {
         let mut reports = lock(&self.0.reports);
         reports.retain(|name, (at, _)| at.elapsed() < STALE && view.nodes.contains_key(name));
-        let present = reports.iter().filter(|(name, _)| view.node(name).is_some_and(serves));
+        let present = reports.iter().filter(|(name, _)| view.node(name).is_some_and(Node::serves));
         present.map(|(name, (_, overview))| (name.clone(), Arc::clone(overview))).collect()
     }
 
@@ -160,7 +164,7 @@ impl PoolState {
     }
 
     /// Compares the state of the pool with that of the call before, and notes what has changed as events.
-    fn observe(&self) {
+    pub(super) fn observe(&self) {
         let Rows { nodes, tenants, .. } = self.rows();
         let ready = nodes.iter().any(|node| node.state == NodeState::Ready);
         let of_nodes = nodes.iter().filter_map(|row| Some((row.name.clone(), row.condition()?)));
@@ -201,9 +205,10 @@ impl PoolState {
     }
 }
 
-/// Whether the node has a lease.
-fn serves(node: &Node) -> bool {
-    matches!(node.state(), NodeState::Ready | NodeState::Draining)
+/// The report of a node that is silent: its keys are there, its clients may have gone.
+fn without_clients(report: &Overview) -> Overview {
+    let totals = RowTotals { clients: 0, ..report.totals };
+    Overview { clients: Vec::new(), totals, ..report.clone() }
 }
 
 /// The use of a node by its record, or by its report where a node of an earlier version wrote the record.
@@ -211,12 +216,24 @@ fn usage(node: &Node, report: Option<&Arc<Overview>>) -> Option<Usage> {
     node.load.usage.clone().or_else(|| Some(Usage::of(report?)))
 }
 
-/// Use of each tenant at all nodes together.
-fn used_by(usage: &[Usage]) -> HashMap<&TenantName, (u64, u64)> {
-    let mut used: HashMap<&TenantName, (u64, u64)> = HashMap::new();
+/// Operations of a tenant at all nodes together, in thousandths per second.
+#[derive(Clone, Copy, Default)]
+struct TenantRates {
+    ops: u64,
+    throttled: u64,
+    refused: u64,
+}
+
+fn used_by(usage: &[Usage]) -> HashMap<&TenantName, TenantRates> {
+    let mut used: HashMap<&TenantName, TenantRates> = HashMap::new();
     for (tenant, TenantUsage(ops, throttled)) in usage.iter().flat_map(|node| &node.tenants) {
         let sum = used.entry(tenant).or_default();
-        *sum = (sum.0.saturating_add(*ops), sum.1.saturating_add(*throttled));
+        sum.ops = sum.ops.saturating_add(*ops);
+        sum.throttled = sum.throttled.saturating_add(*throttled);
+    }
+    for (tenant, refused) in usage.iter().flat_map(|node| &node.refused) {
+        let sum = used.entry(tenant).or_default();
+        sum.refused = sum.refused.saturating_add(*refused);
     }
     used
 }
@@ -224,16 +241,16 @@ fn used_by(usage: &[Usage]) -> HashMap<&TenantName, (u64, u64)> {
 fn tenant_row(
     view: &View,
     tenant: &Tenant,
-    used: &HashMap<&TenantName, (u64, u64)>,
+    used: &HashMap<&TenantName, TenantRates>,
     silent: &BTreeSet<NodeName>,
 ) -> TenantLine {
-    let (used_ops, throttled) = used.get(&tenant.name).copied().unwrap_or_default();
+    let rates = used.get(&tenant.name).copied().unwrap_or_default();
     let ledger = view.ledgers.get(&tenant.name).map(|ledger| &ledger.value);
     let entries = ledger.into_iter().flat_map(|ledger| &ledger.entries);
     let live: Vec<_> = entries
         .filter(|entry| {
             let node = view.node(&entry.node);
-            node.is_some_and(|node| serves(node) && node.lease.fence == entry.fence)
+            node.is_some_and(|node| node.serves() && node.lease.fence == entry.fence)
         })
         .collect();
     let heard = || live.iter().filter(|entry| !silent.contains(&entry.node));
@@ -244,8 +261,9 @@ fn tenant_row(
         weight: tenant.weight,
         priority: tenant.priority,
         quota_ops: number(tenant.quota.ops.per_second),
-        used_ops: milli(used_ops),
-        throttled_per_s: milli(throttled),
+        used_ops: milli(rates.ops),
+        throttled_per_s: milli(rates.throttled),
+        refused_per_s: milli(rates.refused),
         nodes: placed.map(|entry| entry.node.to_string()).collect(),
         granted_ops: number(u64::try_from(granted).unwrap_or(u64::MAX)),
         serving: heard().count(),

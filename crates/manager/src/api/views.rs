@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::model::name::{NodeName, PrincipalName, TenantName};
-use crate::model::node::{Heartbeat, Node};
+use crate::model::node::{Heartbeat, Load, Node};
 use crate::model::principal::{Credential, Principal, Role};
 use crate::model::tenant::Quota;
 use crate::model::view::View;
@@ -24,7 +24,7 @@ pub struct NodeView {
     pub name: NodeName,
     /// State in the pool.
     pub state: NodeState,
-    /// Its record.
+    /// Its record. The load is that of the last heartbeat, and 0 once the next one is overdue.
     pub node: Node,
     /// Tenants that are placed on it.
     pub tenants: BTreeSet<TenantName>,
@@ -33,11 +33,21 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    pub(super) fn of(view: &View, name: &NodeName, node: &Node) -> Self {
+    pub(super) fn of(
+        view: &View,
+        silent: &BTreeSet<NodeName>,
+        name: &NodeName,
+        node: &Node,
+    ) -> Self {
+        let mut node = node.clone();
+        if !node.serves() || silent.contains(name) {
+            // What it did last is not what it does.
+            node.load = Load::default();
+        }
         Self {
             name: name.clone(),
             state: node.state(),
-            node: node.clone(),
+            node,
             tenants: view.tenants_of.get(name).cloned().unwrap_or_default(),
             free_ppm: view.free(name),
         }

@@ -125,6 +125,9 @@ pub struct Usage {
     pub saved_milli: i64,
     /// Use by tenants, without those that did nothing.
     pub tenants: BTreeMap<TenantName, TenantUsage>,
+    /// Operations that were refused for want of capacity, in thousandths per second, of tenants that had any.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<TenantName, u64>,
 }
 
 /// Use of a node by a tenant: operations with a result, and operations that the quota refused, each in thousandths per
@@ -143,6 +146,11 @@ impl Usage {
             Some((row.name.parse().ok()?, used))
         };
         let tenants = overview.tenants.iter().filter_map(row);
+        let refused = overview.tenants.iter().filter(|row| row.refused_per_s > 0.0);
+        // One in a long time is still one.
+        let refused = refused.filter_map(|row| {
+            Some((row.name.parse().ok()?, rounded(row.refused_per_s * 1e3).max(1)))
+        });
         let mut usage = Self {
             ops_milli: rounded(ops_per_s * 1e3),
             p50_us: rounded(p50_us),
@@ -150,6 +158,7 @@ impl Usage {
             fallback_ppm: u32::try_from(rounded(fallback_share * 1e6)).unwrap_or(u32::MAX),
             saved_milli: whole(cpu_saved * 1e3),
             tenants: tenants.filter(|(_, used)| *used != TenantUsage::default()).collect(),
+            refused: refused.collect(),
         };
         usage.bound();
         usage
@@ -159,6 +168,9 @@ impl Usage {
     pub fn bound(&mut self) {
         while self.tenants.len() > MAX_NODE_TENANTS {
             self.tenants.pop_last();
+        }
+        while self.refused.len() > MAX_NODE_TENANTS {
+            self.refused.pop_last();
         }
     }
 }
@@ -243,6 +255,12 @@ impl Node {
             (false, true, true) => NodeState::Draining,
             (false, true, false) => NodeState::Ready,
         }
+    }
+
+    /// Whether the node has a lease.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        matches!(self.state(), NodeState::Ready | NodeState::Draining)
     }
 }
 

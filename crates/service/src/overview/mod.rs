@@ -373,6 +373,9 @@ pub struct TenantLine {
     pub used_ops: f64,
     /// Operations per second that the quota refused.
     pub throttled_per_s: f64,
+    /// Operations per second that were refused for want of capacity.
+    #[serde(default)]
+    pub refused_per_s: f64,
     /// The nodes that it is placed on.
     pub nodes: Vec<String>,
     /// Operations per second that the nodes which are heard may serve of the quota; 0 without a limit.

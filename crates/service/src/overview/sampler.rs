@@ -35,8 +35,8 @@ pub struct OverviewSampler {
     capacity: Vec<ClassRate>,
     zone: String,
     before: Option<(Instant, EngineSnapshot)>,
-    /// Completed and throttled jobs of the tenants at the sample before.
-    tenants: HashMap<String, (u64, u64)>,
+    /// Completed, throttled and refused jobs of the tenants at the sample before.
+    tenants: HashMap<String, [u64; 3]>,
     /// Pooled operations and fallbacks at former samples, for the share.
     shares: VecDeque<(Instant, u64, u64)>,
     keys: Vec<KeyLine>,
@@ -124,18 +124,22 @@ impl OverviewSampler {
     }
 
     fn tenant_lines(&mut self, status: &Status, seconds: f64) -> Vec<TenantLine> {
-        let counts = |row: &TenantRow| (row.completed, throttled(&row.throttled));
+        let counts = |row: &TenantRow| {
+            [row.completed, throttled(&row.throttled), row.shed.saturating_add(row.over_bounds)]
+        };
         let line = |row: &TenantRow| {
             let now = counts(row);
             // An account that is new since then has no rate yet, and one that was opened again counts from 0.
             let before = self.tenants.get(&row.tenant).unwrap_or(&now);
+            let per_s = |count: usize| rate(now[count].saturating_sub(before[count]), seconds);
             TenantLine {
                 name: row.tenant.clone(),
                 weight: row.weight,
                 priority: row.priority,
                 quota_ops: quota(row),
-                used_ops: rate(now.0.saturating_sub(before.0), seconds),
-                throttled_per_s: rate(now.1.saturating_sub(before.1), seconds),
+                used_ops: per_s(0),
+                throttled_per_s: per_s(1),
+                refused_per_s: per_s(2),
                 nodes: vec![status.node.clone()],
                 granted_ops: quota(row),
                 serving: 1,

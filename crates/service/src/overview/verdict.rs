@@ -23,12 +23,17 @@ const EXPIRY_WARNING_DAYS: i64 = 7;
 pub type OverviewFinding = (VerdictLevel, String);
 
 impl TenantLine {
-    /// The lack of a pool's tenant. Its quota may be used up: that is another finding.
+    /// What a tenant lacks. Its quota may be used up: that is another finding. The text has no number that changes all
+    /// the time: each change is an event.
     #[must_use]
     pub fn condition(&self) -> Option<OverviewFinding> {
-        let Self { name, serving, granted_ops, quota_ops, short, .. } = self;
+        let Self { name, serving, granted_ops, quota_ops, short, refused_per_s, .. } = self;
         if *serving == 0 {
             return Some((VerdictLevel::Critical, format!("no node serves tenant {name}")));
+        }
+        if *refused_per_s > 0.0 {
+            let text = format!("operations of tenant {name} are refused for want of capacity");
+            return Some((VerdictLevel::Warning, text));
         }
         let below = *quota_ops > 0.0 && granted_ops + 0.5 < *quota_ops;
         let text = if below {
@@ -111,9 +116,9 @@ impl Overview {
         findings
     }
 
-    /// Findings about tenants of a pool that lack nodes or capacity. Without nodes, that alone is said.
+    /// Findings about tenants that lack nodes or capacity. Without nodes, that alone is said.
     fn findings_of_tenants(&self) -> Vec<OverviewFinding> {
-        if self.scope == Scope::Node || self.nodes_in(NodeState::Ready).is_empty() {
+        if self.nodes_in(NodeState::Ready).is_empty() {
             return Vec::new();
         }
         let with = |level| {
@@ -259,6 +264,7 @@ mod tests {
                 quota_ops: 900.0,
                 used_ops: 0.0,
                 throttled_per_s: 0.0,
+                refused_per_s: 0.0,
                 nodes: vec!["a".to_owned()],
                 granted_ops,
                 serving,
@@ -281,6 +287,28 @@ mod tests {
         let none = judged(0, 0.0, false);
         assert_eq!(none.level, VerdictLevel::Critical);
         assert!(none.text.contains("no node serves tenant acme"), "{}", none.text);
+    }
+
+    #[test]
+    fn verdict_is_not_good_while_a_tenant_is_refused_for_want_of_capacity() {
+        let refused = |refused_per_s| TenantLine {
+            name: "acme".to_owned(),
+            serving: 1,
+            refused_per_s,
+            ..TenantLine::default()
+        };
+        for scope in [Scope::Pool, Scope::Node] {
+            let mut overview = pool(vec![NodeRow::new("a", NodeState::Ready)]);
+            overview.scope = scope;
+            // Far below the share of failures that is critical for the whole.
+            overview.figures.ops_per_s = 10_000.0;
+            overview.tenants = vec![refused(0.0)];
+            assert_eq!(overview.judge().level, VerdictLevel::Good);
+            overview.tenants.push(refused(0.2));
+            let verdict = overview.judge();
+            assert_eq!(verdict.level, VerdictLevel::Warning);
+            assert_eq!(verdict.text, "operations of tenant acme are refused for want of capacity");
+        }
     }
 
     #[test]

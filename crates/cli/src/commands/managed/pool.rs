@@ -115,6 +115,7 @@ fn tenants(overview: &Overview) -> Table {
         (">granted", &|tenant| granted(tenant)),
         (">used", &|tenant| format!("{:.0}", tenant.used_ops)),
         (">throttled", &|tenant| format!("{:.0}", tenant.throttled_per_s)),
+        (">refused", &|tenant| format!("{:.0}", tenant.refused_per_s.ceil())),
         ("nodes", &|tenant| served(tenant)),
     ])
 }
