@@ -310,8 +310,13 @@ impl Lock {
     pub(crate) fn take(path: &Path) -> Result<Option<Self>, ExecError> {
         check_folder(path.parent().unwrap_or(path))?;
         let mut file = ordinary::open_to_write(path, 0o644).map_err(at(path))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(None);
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+                return Ok(None);
+            }
+            // Only programs that look for a holder are there: each goes at once.
+            flock(&file, FlockOperation::Unlock).map_err(|error| at(path)(error.into()))?;
+            thread::yield_now();
         }
         file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(at(path))?;
         Ok(Some(Self(file)))
@@ -332,7 +337,8 @@ impl Lock {
     /// The process that has a lock; `None` if no process has it.
     pub(crate) fn holder(path: &Path) -> Option<Pid> {
         let file = ordinary::open(path, Links::Refuse).ok()?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        // Shared: another program that looks is no holder, and [`Lock::take`] waits for it.
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
             return None;
         }
         Pid::from_raw(read_pid(file)?)
@@ -341,6 +347,8 @@ impl Lock {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn words(text: &str) -> Vec<String> {
@@ -401,6 +409,41 @@ mod tests {
         drop(lock);
         // A child that another test has just forked holds the descriptor until it starts its program.
         millrace_testkit::wait::eventually(|| Lock::holder(&path).is_none());
+    }
+
+    #[test]
+    fn programs_that_look_for_the_holder_of_a_lock_see_no_other_and_keep_none_from_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let look = |path: &Path| {
+            for _ in 0..200 {
+                assert_eq!(Lock::holder(path), None);
+            }
+        };
+        for round in 0..20 {
+            let path = dir.path().join(format!("lock-{round}"));
+            // A process that died has left its number.
+            fs::write(&path, "1").expect("a lock");
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| look(&path));
+                }
+            });
+            let done = AtomicBool::new(false);
+            let look = || {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = Lock::holder(&path);
+                }
+            };
+            let lock = thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(look);
+                }
+                let lock = Lock::take(&path);
+                done.store(true, Ordering::Relaxed);
+                lock
+            });
+            assert!(lock.expect("a lock").is_some(), "round {round}");
+        }
     }
 
     #[test]
