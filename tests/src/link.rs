@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use millrace_testkit::skip;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
 use crate::artifacts::artifacts;
@@ -218,6 +218,16 @@ impl Ends {
         pid.and_then(Pid::from_raw).expect("a supervisor")
     }
 
+    /// Kills the supervisor of an end, and waits for its end as a service does before it starts another.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn kill_supervisor(&self, end: usize) {
+        let supervisor = self.supervisor(end);
+        kill_process(supervisor, Signal::KILL).expect("a process");
+        wait::until("the supervisor is gone", || test_kill_process(supervisor).is_err());
+    }
+
     /// Waits until both ends have this number of members and all are up.
     ///
     /// # Panics
@@ -230,7 +240,10 @@ impl Ends {
                 status["state"] == "up"
                     && status["members"].as_array().is_some_and(|all| all.len() == members)
             });
-            let both = [0, 1].map(|end| self.status(end));
+            let both = [0, 1].map(|end| {
+                let log = self.run_folder(end).join("mr/supervisor.log");
+                (self.status(end), fs::read_to_string(log))
+            });
             assert!(is_up, "end {end} is not up with {members} members: {both:#?}");
         }
     }

@@ -5,12 +5,14 @@
 //! runs, supervisors and machines that end in between.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use millrace_testkit::skip;
 use millrace_tests::link::{Ends, Traffic, declaration, is_possible};
 use millrace_tests::process::{Process, run, text_of};
 use millrace_tests::{is_long, wait};
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
@@ -263,7 +265,7 @@ fn kill_after_each_step(ends: &Ends, bad: impl Fn(&Ends, &str) -> String) {
         while up.ended().is_none() && !is_done() {}
         up.kill();
         if index % 4 == 1 {
-            kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
+            ends.kill_supervisor(0);
             // The service starts the link again, with the same link.toml.
             let again = ["up", file.to_str().expect("text"), "--no-wait", "--resume"];
             let _ = run(&mut ends.command(0, &again));
@@ -272,6 +274,40 @@ fn kill_after_each_step(ends: &Ends, bad: impl Fn(&Ends, &str) -> String) {
         println!("killed after the step {step}");
     }
     Traffic::start(ends).finish();
+}
+
+#[test]
+fn change_during_the_start_of_a_process_is_taken_by_it_and_not_confirmed_by_it() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(1);
+    let good = fs::read_to_string(ends.file()).expect("link.toml");
+    // A new process stops at the authority's certificate: the configuration before it is read.
+    let authority = ends.dir.path().join("keys/a/ca.pem");
+    let text = fs::read(&authority).expect("a certificate");
+    let (kept, pipe) = (authority.with_extension("kept"), authority.with_extension("pipe"));
+    mkfifoat(CWD, &pipe, Mode::RWXU).expect("a pipe");
+    fs::rename(&authority, &kept).expect("moved");
+    fs::rename(&pipe, &authority).expect("moved");
+    kill_process(ends.pid(0, 0), Signal::TERM).expect("a process");
+    let mut writer = None;
+    wait::until("the new process reads the certificate", || {
+        writer = open(&authority, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        writer.is_some()
+    });
+    fs::rename(&kept, &authority).expect("moved");
+    let (succeeded, said) =
+        up(&ends, &on_port(&ends, 2000), &["--confirm-within", "600", "--no-wait"]);
+    assert!(succeeded && said.contains("until it is confirmed"), "{said}");
+    fs::File::from(writer.expect("a pipe")).write_all(&text).expect("written");
+    let [newest, running] = [state(&ends), ends.run_folder(0).join("mr")]
+        .map(|folder| move || fs::read(folder.join("0.conf")).expect("a configuration"));
+    wait::until("the process runs with the newest configuration", || newest() == running());
+    let change = record(&ends, "change.json");
+    assert_eq!(change["trial"]["stage"], "waiting", "{change}");
+    let _ = ends.vpn(0, &["rollback", "mr"]);
+    wait_settled(&ends, &good);
 }
 
 /// Ways in which a record is of no use.
@@ -324,7 +360,7 @@ fn damaged_records_of_a_link_name_remedies_that_work_and_cut_nothing() {
         }
         if how % 3 == 0 {
             // A supervisor that starts makes do, too.
-            kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
+            ends.kill_supervisor(0);
         }
         let (succeeded, said) = up(&ends, &good, &["--no-wait"]);
         assert!(succeeded, "{name}: {said}");

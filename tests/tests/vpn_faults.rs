@@ -5,6 +5,7 @@
 //! connections that compare their bytes, and each test prints how long a connection waited at most.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -37,6 +38,58 @@ fn stopped_supervisor_is_killed_when_its_link_goes_down() {
         wait::until("the processes are gone", || rustix::process::test_kill_process(pid).is_err());
     }
     assert!(!ends.ip(0, "link show").contains("mr-0"));
+}
+
+#[test]
+fn status_that_a_dead_supervisor_left_is_not_shown_as_that_of_the_next() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::new(1);
+    ends.up(0);
+    wait::until("the supervisor has written a status", || ends.member(0, 0)["pid"].is_i64());
+    let said = || text_of(&run(&mut ends.command(0, &["status", "mr"])));
+    ends.kill_supervisor(0);
+    wait::until("there is no supervisor", || said().contains("has no supervisor"));
+    // The next one has its lock, and nothing else yet.
+    let lock = fs::File::create(ends.run_folder(0).join("mr/supervisor.lock")).expect("a lock");
+    lock.lock().expect("free");
+    write!(&lock, "{}", std::process::id()).expect("written");
+    assert!(said().contains("has no status yet"), "{}", said());
+}
+
+#[test]
+fn process_that_a_killed_supervisor_was_starting_keeps_no_other_from_its_port_and_goes_with_the_link()
+ {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(1);
+    // The supervisor is killed before the process that it starts has written its number.
+    let lose = || {
+        let tunnel = ends.pid(0, 0);
+        ends.kill_supervisor(0);
+        fs::remove_file(ends.run_folder(0).join("mr/0.pid")).expect("removed");
+        tunnel
+    };
+    let lost = lose();
+    ends.up(0);
+    wait::until("it is gone", || rustix::process::test_kill_process(lost).is_err());
+    wait::until("another one runs", || {
+        let pid = ends.member(0, 0)["pid"].as_i64();
+        pid.is_some_and(|pid| pid != i64::from(lost.as_raw_nonzero().get()))
+    });
+    ends.wait_up(1);
+    // Or before it has set the device up: the process is found, and started anew.
+    let incomplete = ends.pid(0, 0);
+    ends.kill_supervisor(0);
+    fs::remove_file(ends.run_folder(0).join("mr/0.started")).expect("removed");
+    ends.up(0);
+    wait::until("it is gone", || rustix::process::test_kill_process(incomplete).is_err());
+    ends.wait_up(1);
+    let lost = lose();
+    let _ = ends.vpn(0, &["down", "mr"]);
+    assert!(rustix::process::test_kill_process(lost).is_err());
 }
 
 #[test]
@@ -317,7 +370,7 @@ fn change_that_is_killed_at_any_time_is_completed_by_the_next_run() {
         up.kill();
         // The supervisor dies in the middle of the change, too.
         if index % 2 == 0 {
-            kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
+            ends.kill_supervisor(0);
         }
         traffic.flows();
         ends.up(0);

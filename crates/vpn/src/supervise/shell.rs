@@ -277,14 +277,8 @@ impl Shell<'_> {
                 };
                 self.members.insert(number, attached);
             }
-            let running = configuration(&member.running_config);
-            let differs = running.is_some() && running != configuration(&member.config);
             if self.members[&number].tunnel.is_some() {
-                // Without the copy the process has to restart: see `apply::restart`.
-                let restarts = running.is_none()
-                    || self.applied.anew && is_started_with_another(member)
-                    || differs && !Tunnel::reload(member);
-                let event = if restarts { MemberEvent::Update } else { MemberEvent::Current };
+                let event = update(member, self.applied.anew);
                 self.machine.handle(number, event, now);
             }
         }
@@ -329,17 +323,20 @@ impl Shell<'_> {
             let Some(attached) = self.members.get_mut(&number) else {
                 continue;
             };
-            let event = match started {
+            match started {
                 Ok(tunnel) => {
-                    let pid = tunnel.pid;
+                    self.machine.handle(number, MemberEvent::Runs(tunnel.pid), now);
                     attached.tunnel = Some(tunnel);
                     // Routes over the former device went with it.
                     self.unrouted |= attached.member.makes_device();
-                    MemberEvent::Runs(pid)
+                    // Its configuration may have changed after the process had read it.
+                    let event = update(&attached.member, self.applied.anew);
+                    self.machine.handle(number, event, now);
                 }
-                Err(error) => MemberEvent::Failed(error.to_string()),
-            };
-            self.machine.handle(number, event, now);
+                Err(error) => {
+                    self.machine.handle(number, MemberEvent::Failed(error.to_string()), now);
+                }
+            }
         }
     }
 
@@ -639,12 +636,17 @@ impl Attached {
     }
 }
 
-/// Whether the process of a member was started with another configuration than its newest.
-fn is_started_with_another(member: &LinkMember) -> bool {
-    // A process that an earlier version started has no such copy.
-    let started =
-        configuration(&member.started_config()).or_else(|| configuration(&member.running_config));
-    started != configuration(&member.config)
+/// Compares the configuration of a running process with the newest one, and loads that where the process can.
+fn update(member: &LinkMember, anew: bool) -> MemberEvent {
+    let [running, started, newest] =
+        [&member.running_config, &member.started_config(), &member.config]
+            .map(|path| configuration(path));
+    // Without the copies the process has to restart: see `apply::restart`, and `Tunnel::start` that was cut short.
+    let restarts = running.is_none()
+        || started.is_none()
+        || anew && started != newest
+        || running != newest && !Tunnel::reload(member);
+    if restarts { MemberEvent::Update } else { MemberEvent::Current }
 }
 
 /// A configuration of a member in the link's run folder.
