@@ -160,7 +160,7 @@ pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), App
         }
     }
     let run = folders.run_of(name);
-    if !is_supervised(name, folders) {
+    if supervisor(name, folders).is_none() {
         return Err(ApplyError::Unsupervised(name.to_owned()));
     }
     for member in &layout.members {
@@ -173,8 +173,9 @@ pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), App
     Ok(())
 }
 
-/// Whether a supervisor runs.
+/// Process id of the supervisor of a link; `None` if none runs.
 #[must_use]
-pub fn is_supervised(name: &str, folders: &Folders) -> bool {
-    Lock::holder(&supervisor_lock(&folders.run_of(name))).is_some()
+pub fn supervisor(name: &str, folders: &Folders) -> Option<u32> {
+    let holder = Lock::holder(&supervisor_lock(&folders.run_of(name)))?;
+    u32::try_from(holder.as_raw_nonzero().get()).ok()
 }

@@ -29,19 +29,20 @@ pub(super) fn status(args: &VpnStatusArgs) -> Result<()> {
 /// The newest status.
 ///
 /// # Errors
-/// The link is not up; or no supervisor runs, so that the newest status may be old.
+/// The link is not up; or the supervisor that wrote the newest status does not run any more.
 fn read(link: &VpnNameArgs) -> Result<LinkStatus> {
     let folders = folders(&link.folders);
     let name = &link.name;
     let status =
         read_status(&folders.run_of(name)).ok_or_else(|| ApplyError::NotUp(name.clone()))?;
-    if !apply::is_supervised(name, &folders) {
-        let message = format!(
+    let message = match apply::supervisor(name, &folders) {
+        Some(supervisor) if supervisor == status.supervisor => return Ok(status),
+        Some(_) => format!("the new supervisor of link {name} has no status yet: ask again"),
+        None => format!(
             "link {name} has no supervisor; its tunnels run on: `millrace vpn up LINK` starts one"
-        );
-        return Err(fail(Failure::Failed, message));
-    }
-    Ok(status)
+        ),
+    };
+    Err(fail(Failure::Failed, message))
 }
 
 fn page(status: &LinkStatus) -> String {

@@ -149,7 +149,7 @@ pub struct MemberStatus {
     pub reason: String,
     /// Id of its process; `None` while none runs.
     pub pid: Option<u32>,
-    /// Round-trip time of the last probe, microseconds.
+    /// Round-trip time of the last probe, microseconds; `None` for a member that is stopped or silent.
     pub rtt_us: Option<u64>,
     /// Lost probes among the last 20, percent.
     pub lost_percent: u8,
@@ -406,6 +406,7 @@ impl LinkMachine {
             rtt_us: member
                 .probing
                 .rtt
+                .filter(|_| !matches!(member.state, MemberState::Stopped | MemberState::Silent))
                 .map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
             lost_percent: u8::try_from(member.probing.lost() * 100 / WINDOW).unwrap_or(100),
             loses_long_packets: member.probing.loses_long_packets(),

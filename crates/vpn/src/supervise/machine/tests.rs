@@ -110,6 +110,11 @@ impl World {
         self.actions.iter().filter(|action| *action == wanted).count()
     }
 
+    /// Whether the status shows a round-trip time of each member.
+    fn round_trips(&self) -> Vec<bool> {
+        self.machine.status().iter().map(|member| member.rtt_us.is_some()).collect()
+    }
+
     fn state(&self, member: u16) -> MemberState {
         self.machine.status()[usize::from(member)].state
     }
@@ -150,6 +155,7 @@ fn ended_process_leaves_at_once_and_comes_back() {
     world.machine.handle(2, MemberEvent::Ended, world.now);
     world.run(TICK);
     assert_eq!(world.routes(), [vec![0, 1, 3]]);
+    assert_eq!(world.round_trips(), [true, true, false, true]);
     assert!(world.changes[0].noticed_after_ms.expect("measured") <= 250);
     world.run(Duration::from_secs(3));
     assert_eq!(world.routes().last(), Some(&vec![0, 1, 2, 3]));
@@ -163,6 +169,7 @@ fn silent_member_leaves_within_two_seconds_and_is_connected_anew() {
     world.run(Duration::from_secs(2));
     assert_eq!(world.routes(), [vec![0, 2, 3]]);
     assert_eq!(world.state(1), MemberState::Silent);
+    assert_eq!(world.round_trips(), [true, false, true, true]);
     assert!(world.changes[0].noticed_after_ms.expect("measured") < 1200);
     assert_eq!(world.count(&SuperviseAction::Reconnect(1)), 1);
     world.answering.push(1);
