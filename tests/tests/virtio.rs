@@ -4,8 +4,10 @@
 //! Devices for virtual machines on real processes, with a driver in this one: what a guest sees when the device
 //! process, the node or the program changes under it.
 
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
@@ -15,6 +17,9 @@ use millrace_tests::node::Node;
 use millrace_tests::process;
 use millrace_tests::wait;
 use millrace_virtio_guest::{Guest, cipher_request, cipher_session};
+use rustix::cmsg_space;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -106,6 +111,120 @@ fn front_process_waits_for_the_end_of_a_killed_ones_device_process() {
     machine.restart_front();
     end.join().expect("it ended");
     assert_eq!(machine.status()["connected"], false);
+}
+
+/// Numbers of vhost-user messages.
+const GET_FEATURES: u32 = 1;
+const SET_MEM_TABLE: u32 = 5;
+const SET_LOG_BASE: u32 = 6;
+const SET_VRING_NUM: u32 = 8;
+const GET_VRING_BASE: u32 = 11;
+const GET_PROTOCOL_FEATURES: u32 = 15;
+const SET_PROTOCOL_FEATURES: u32 = 16;
+const UNKNOWN: u32 = 55;
+
+const VERSION: u32 = 1;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// A vhost-user message of a monitor.
+fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(body.len()).expect("a length");
+    [&[code, flags, len].map(u32::to_le_bytes).concat(), body].concat()
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A monitor that has agreed on acknowledgements.
+fn monitor(machine: &Machine) -> UnixStream {
+    let mut stream = UnixStream::connect(&machine.socket).expect("a socket");
+    stream.set_read_timeout(Some(wait::SOON)).expect("a timeout");
+    stream.write_all(&message(GET_PROTOCOL_FEATURES, VERSION, &[])).expect("a question");
+    let mut answer = [0; 20];
+    stream.read_exact(&mut answer).expect("an answer");
+    stream.write_all(&message(SET_PROTOCOL_FEATURES, VERSION, &answer[12..])).expect("a choice");
+    stream
+}
+
+/// Waits until the front process has disconnected a monitor.
+#[track_caller]
+fn is_disconnected(stream: &mut UnixStream) {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the monitor is still connected: {error}"),
+    }
+}
+
+/// The device serves the next monitor.
+fn serves(machine: &Machine) {
+    let mut guest = machine.connect();
+    guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]).expect("an answer").expect("a session");
+}
+
+#[test]
+fn monitor_whose_message_is_refused_is_disconnected_and_delays_no_upgrade() {
+    let machine = Machine::start(&[]);
+    let bad = [
+        message(GET_VRING_BASE, VERSION, &words(&[7, 0])),
+        message(SET_VRING_NUM, VERSION, &words(&[0, 0])),
+        message(SET_LOG_BASE, VERSION | NEED_REPLY, &words(&[4096, 0, 0, 0])),
+        message(UNKNOWN, VERSION | NEED_REPLY, &[]),
+    ];
+    for message in bad {
+        let mut monitor = monitor(&machine);
+        monitor.write_all(&message).expect("room");
+        is_disconnected(&mut monitor);
+        serves(&machine);
+    }
+    machine.upgrade();
+    serves(&machine);
+    assert_eq!(machine.status()["restarts"], 0, "no device process died of it");
+}
+
+#[test]
+fn monitor_that_reads_or_says_nothing_more_is_disconnected_and_delays_no_upgrade() {
+    let machine = Machine::start(&[]);
+    let mut silent = monitor(&machine);
+    let questions = message(GET_FEATURES, VERSION, &[]).repeat(64);
+    silent.set_write_timeout(Some(wait::SOON)).expect("a timeout");
+    // Until the front process has no room for an answer and has hung up.
+    while silent.write_all(&questions).is_ok() {}
+    machine.upgrade();
+    is_disconnected(&mut silent);
+    serves(&machine);
+    let mut half = monitor(&machine);
+    half.write_all(&message(GET_FEATURES, VERSION, &[])[..6]).expect("room");
+    machine.upgrade();
+    is_disconnected(&mut half);
+    serves(&machine);
+}
+
+#[test]
+fn monitor_that_cuts_the_memory_of_its_machine_is_disconnected_when_the_device_process_dies() {
+    let machine = Machine::start(&[]);
+    let mut monitor = monitor(&machine);
+    let memory = memfd_create("memory", MemfdFlags::CLOEXEC).map(File::from).expect("memory");
+    memory.set_len(1 << 20).expect("a length");
+    let table = [words(&[1, 0]), words(&[0, 0, 1 << 20, 0, 0, 0, 0, 0])].concat();
+    let table = message(SET_MEM_TABLE, VERSION | NEED_REPLY, &table);
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [memory.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(&monitor, &[IoSlice::new(&table)], &mut control, SendFlags::empty()).expect("sent");
+    let mut taken = [0; 20];
+    monitor.read_exact(&mut taken).expect("an acknowledgement");
+    assert_eq!(taken[12..], [0; 8], "the table is taken");
+    machine.kill_device_process();
+    monitor.write_all(&message(GET_FEATURES, VERSION, &[])).expect("room");
+    monitor.read_exact(&mut taken).expect("whole memory is served");
+    memory.set_len(4096).expect("a length");
+    machine.kill_device_process();
+    is_disconnected(&mut monitor);
+    serves(&machine);
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -110,9 +112,21 @@ impl Message {
 
     /// Reads a message; `None` at the end of the connection.
     pub(super) fn read(stream: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        Self::read_until(stream, None)
+    }
+
+    /// Reads a message that must be whole within `at_most`, however it arrives; `None` at the end of the connection.
+    pub(super) fn read_within(
+        stream: BorrowedFd<'_>,
+        at_most: Duration,
+    ) -> io::Result<Option<Self>> {
+        Self::read_until(stream, Some(Instant::now() + at_most))
+    }
+
+    fn read_until(stream: BorrowedFd<'_>, end: Option<Instant>) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER_LEN];
         let mut files = Vec::new();
-        if !fill(stream, &mut header, &mut files)? {
+        if !fill(stream, &mut header, &mut files, end)? {
             return Ok(None);
         }
         let word = |at: usize| {
@@ -124,7 +138,7 @@ impl Message {
             return Err(invalid("a message is too long"));
         }
         let mut body = vec![0; len];
-        if len > 0 && !fill(stream, &mut body, &mut files)? {
+        if len > 0 && !fill(stream, &mut body, &mut files, end)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if files.len() > MAX_FILES {
@@ -155,10 +169,18 @@ fn invalid(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// Fills `buffer`; false if the connection ends before its first byte.
-fn fill(stream: BorrowedFd<'_>, buffer: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<bool> {
+/// Fills `buffer`, until `end` at the latest; false if the connection ends before its first byte.
+fn fill(
+    stream: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    files: &mut Vec<OwnedFd>,
+    end: Option<Instant>,
+) -> io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {
+        if let Some(end) = end {
+            await_bytes(stream, end)?;
+        }
         match receive(stream, &mut buffer[filled..], files)? {
             0 if filled == 0 => return Ok(false),
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -166,6 +188,20 @@ fn fill(stream: BorrowedFd<'_>, buffer: &mut [u8], files: &mut Vec<OwnedFd>) -> 
         }
     }
     Ok(true)
+}
+
+/// Waits until there is something to receive.
+fn await_bytes(stream: BorrowedFd<'_>, end: Instant) -> io::Result<()> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut polled = [PollFd::from_borrowed_fd(stream, PollFlags::IN)];
+        match poll(&mut polled, Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready.map(drop)?),
+        }
+    }
 }
 
 fn receive(
@@ -267,6 +303,9 @@ mod tests {
         here.write_all(&header).unwrap();
         assert!(Message::read(there.as_fd()).is_err());
         let (mut here, there) = UnixStream::pair().unwrap();
+        here.write_all(&header[..7]).unwrap();
+        let late = Message::read_within(there.as_fd(), Duration::from_millis(1)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         here.write_all(&header[..7]).unwrap();
         drop(here);
         assert!(Message::read(there.as_fd()).is_err());

@@ -18,12 +18,14 @@
 //! The front process reads no byte of a guest. An upgrade of it is [`Front::hand_over`]: the same process runs the new
 //! program, which gets every descriptor.
 //!
+//! - `gate`: between messages and a hand-over.
 //! - `newcomers`: connections before one of them is the monitor.
 //! - `message`: messages of vhost-user and packets with descriptors, as bytes.
 //! - `replay`: the messages that a new device process hears.
 //! - `process`: start and end of the device process, and its side of the start.
 //! - `handover`: sockets and messages on their way to a new program.
 
+mod gate;
 mod handover;
 mod message;
 mod newcomers;
@@ -37,18 +39,20 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_operation::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
 pub use self::handover::{HANDOVER, HandedState};
 pub use self::process::{DeviceOrders, wait_for_end};
 
+use self::gate::{Gate, Passage};
 use self::message::{Message, code};
 use self::newcomers::Newcomers;
 use self::process::DeviceProcess;
@@ -61,6 +65,17 @@ use crate::vhost::{Journal, ListenError, SocketFile, SocketSettings};
 /// Bound on the answer of a device process. A ring stops when its last request is answered, by the deadline of the
 /// service; the bound is above it.
 const DEVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bound on the rest of a message whose first byte has come, and on the room for an answer: a monitor sends a message at
+/// once and reads each answer.
+const MONITOR_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Bound on the wait of a hand-over for messages that are under way.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Times that one device process may close the connection on the messages of a monitor before the monitor is
+/// disconnected. A process that dies closes two at most: that of the monitor, and one that was on its way.
+const MAX_REFUSALS: u32 = 3;
 
 /// Time between the start of a driver and the first change of its configuration: Linux prepares for such changes only
 /// after it has told the device that it is ready.
@@ -108,8 +123,7 @@ pub struct Front {
 struct Shared {
     devices: Vec<FrontDevice>,
     process: DeviceProcess,
-    /// Read while a message is under way or a connection is accepted; written while everything is handed over.
-    gate: RwLock<()>,
+    gate: Gate,
     /// The `HW_READY` bit of every device.
     ready: AtomicBool,
     restarts: AtomicU64,
@@ -194,7 +208,7 @@ impl Front {
             shared: Arc::new(Shared {
                 devices: fronts,
                 process,
-                gate: RwLock::new(()),
+                gate: Gate::default(),
                 ready: AtomicBool::new(true),
                 restarts: AtomicU64::new(handed.restarts()),
                 files: Mutex::default(),
@@ -251,7 +265,12 @@ impl Front {
     pub fn hand_over(&self, mut program: Command) -> io::Error {
         use std::os::unix::process::CommandExt;
         // No message is under way from here on.
-        let _closed = self.shared.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(_closed) = self.shared.gate.close(HANDOVER_TIMEOUT) else {
+            return io::Error::new(
+                io::ErrorKind::TimedOut,
+                "a message of a virtual machine monitor does not end: try again",
+            );
+        };
         let restarts = self.shared.restarts.load(Ordering::Relaxed);
         match handover::pack(&self.shared.devices, restarts) {
             Ok(state) => {
@@ -274,7 +293,7 @@ impl Front {
         loop {
             let began = Instant::now();
             let started = {
-                let _open = self.open();
+                let _passing = self.shared.gate.pass(Passage::Repair);
                 self.shared.process.start(&self.shared.devices)
             };
             match started {
@@ -291,10 +310,6 @@ impl Front {
             pause = if is_quick { pause * 2 } else { RETRY }.min(MAX_PAUSE);
             thread::sleep(pause);
         }
-    }
-
-    fn open(&self) -> RwLockReadGuard<'_, ()> {
-        self.shared.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves the connections of one socket, one after the other.
@@ -335,7 +350,7 @@ impl Front {
         let mut sockets = vec![device.listener.as_fd()];
         sockets.extend(newcomers.sockets().map(AsFd::as_fd));
         readable(&sockets, None);
-        let _open = self.open();
+        let _passing = self.shared.gate.pass(Passage::Work);
         newcomers.accept(&device.listener)?;
         Ok(newcomers.speaking())
     }
@@ -348,13 +363,14 @@ impl Front {
             return Ok(());
         };
         monitor.set_nonblocking(false)?;
-        monitor.set_read_timeout(Some(DEVICE_REPLY_TIMEOUT))?;
+        monitor.set_write_timeout(Some(MONITOR_TIMEOUT))?;
         let mut inner: Option<UnixStream> = None;
+        let mut refusals = Refusals::default();
         loop {
             let Some(stream) = &inner else {
                 inner = {
-                    let _open = self.open();
-                    self.connect_device(device)
+                    let _passing = self.shared.gate.pass(Passage::Repair);
+                    self.connect_device(device, &mut refusals)?
                 };
                 if inner.is_none() && hung_up(&monitor, RETRY) {
                     return Ok(());
@@ -367,15 +383,19 @@ impl Front {
             else {
                 continue;
             };
-            let _open = self.open();
+            let _passing = self.shared.gate.pass(Passage::Work);
             if woken {
                 let _ = rustix::io::read(&device.wake, &mut [0; 8]);
             }
             if from_monitor {
-                let Some(message) = Message::read(monitor.as_fd())? else {
-                    return Ok(());
-                };
-                self.handle(device, &monitor, &mut inner, &message)?;
+                match self.take_message(device, &monitor, &mut inner) {
+                    Ok(Some(())) => {}
+                    ended => {
+                        // Before the gate opens: what has ended is not handed over.
+                        *lock(&device.connection) = None;
+                        return ended.map(drop);
+                    }
+                }
             } else if from_device {
                 // Nothing was asked, so this is its end.
                 inner = None;
@@ -383,15 +403,39 @@ impl Front {
         }
     }
 
-    /// Connects to the device process and replays the monitor's messages. The caller holds the gate open.
-    fn connect_device(&self, device: &FrontDevice) -> Option<UnixStream> {
-        let replay = lock(&device.connection).as_ref()?.replay.clone();
+    /// Takes the next message of a monitor; `None` at its end.
+    fn take_message(
+        &self,
+        device: &FrontDevice,
+        monitor: &UnixStream,
+        inner: &mut Option<UnixStream>,
+    ) -> io::Result<Option<()>> {
+        let message = Message::read_within(monitor.as_fd(), MONITOR_TIMEOUT)?;
+        message.map(|message| self.handle(device, monitor, inner, &message)).transpose()
+    }
+
+    /// Connects to the device process and replays the monitor's messages; `None` if there is none now. Fails if the
+    /// monitor is to be disconnected. The caller passes the gate.
+    fn connect_device(
+        &self,
+        device: &FrontDevice,
+        refusals: &mut Refusals,
+    ) -> io::Result<Option<UnixStream>> {
+        let replay = lock(&device.connection).as_ref().map(|connection| connection.replay.clone());
+        let Some(replay) = replay else {
+            return Ok(None);
+        };
+        replay.check_memory()?;
+        let process = self.shared.process.id();
         let connected = UnixStream::connect(&device.inner).and_then(|stream| {
             stream.set_read_timeout(Some(DEVICE_REPLY_TIMEOUT))?;
             replay.replay_to(stream.as_fd())?;
             Ok(stream)
         });
-        connected.ok()
+        match connected {
+            Ok(stream) => Ok(Some(stream)),
+            Err(_) => refusals.note(process).map(|()| None),
+        }
     }
 
     /// Handles one message of a monitor.
@@ -414,6 +458,10 @@ impl Front {
         }
         if message.code == code::SET_BACKEND_REQ_FD {
             connection.channel = message.files.first().cloned();
+            if let Some(channel) = &connection.channel {
+                // Whether it is a socket shows when a message is written to it.
+                let _ = set_socket_timeout(channel, Timeout::Send, Some(MONITOR_TIMEOUT));
+            }
             return acknowledge(connection, monitor, message);
         }
         let is_recorded = connection.replay.record(message);
@@ -428,8 +476,10 @@ impl Front {
         );
         let acknowledges = message.needs_reply() && connection.replay.has_acknowledgements();
         drop(state);
+        let mut refusals = Refusals::default();
         let answer = loop {
             if let Some(stream) = inner.as_ref() {
+                let process = self.shared.process.id();
                 let sent = message.write(stream.as_fd());
                 match sent.and_then(|()| {
                     (answers || acknowledges)
@@ -437,11 +487,15 @@ impl Front {
                         .transpose()
                 }) {
                     Ok(answer) => break answer,
-                    Err(_) => *inner = None,
+                    Err(_) => {
+                        *inner = None;
+                        refusals.note(process)?;
+                    }
                 }
             }
-            // The device process has died. The next one hears the recorded messages, this one included.
-            *inner = self.reconnect_device(device, monitor)?;
+            // The device process has died, or refuses the message. The next connection hears the recorded messages,
+            // this one included.
+            *inner = self.reconnect_device(device, monitor, &mut refusals)?;
             if is_recorded {
                 break acknowledges.then(|| message.reply(0_u64.to_le_bytes().to_vec()));
             }
@@ -459,15 +513,16 @@ impl Front {
         answer.map_or(Ok(()), |answer| answer.write(monitor.as_fd()))
     }
 
-    /// Connects to a new device process. The caller holds the gate open.
+    /// Connects to a new device process. The caller passes the gate.
     fn reconnect_device(
         &self,
         device: &FrontDevice,
         monitor: &UnixStream,
+        refusals: &mut Refusals,
     ) -> io::Result<Option<UnixStream>> {
         let end = Instant::now() + DEVICE_REPLY_TIMEOUT;
         loop {
-            if let Some(stream) = self.connect_device(device) {
+            if let Some(stream) = self.connect_device(device, refusals)? {
                 return Ok(Some(stream));
             }
             if hung_up(monitor, RETRY) || Instant::now() > end {
@@ -549,6 +604,30 @@ impl Front {
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.sockets()).finish()
+    }
+}
+
+/// Connections that device processes have closed on the messages of one monitor.
+#[derive(Debug, Default)]
+struct Refusals {
+    process: Option<u32>,
+    count: u32,
+}
+
+impl Refusals {
+    /// Notes that this process has closed one. Fails if it has closed too many: it lives and refuses the messages.
+    fn note(&mut self, process: Option<u32>) -> io::Result<()> {
+        if self.process != process {
+            *self = Self { process, count: 0 };
+        }
+        self.count += 1;
+        if process.is_some() && self.count >= MAX_REFUSALS {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the device process refuses a message of it",
+            ));
+        }
+        Ok(())
     }
 }
 

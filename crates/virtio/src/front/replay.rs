@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+
 use super::message::{Message, REPLY_ACK, code};
 
 /// The messages of a ring, in the order in which a new device process gets them: an enabled ring with a kick
@@ -25,6 +27,13 @@ const RING_MESSAGES: [u32; 7] = [
 /// The messages of the device, in the order in which a new device process gets them.
 const DEVICE_MESSAGES: [u32; 4] =
     [code::SET_PROTOCOL_FEATURES, code::SET_OWNER, code::SET_FEATURES, code::SET_MEM_TABLE];
+
+/// Layout of SET_MEM_TABLE, in bytes: a header with the number of regions, and each region's guest address, size, user
+/// address and offset in its file (vhost-user, "Memory regions description").
+const TABLE_HEADER_LEN: usize = 8;
+const REGION_LEN: usize = 32;
+const REGION_SIZE: usize = 8;
+const REGION_OFFSET: usize = 24;
 
 /// The state of one connection, as messages.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +104,31 @@ impl Replay {
         self.rings.values().any(enabled)
     }
 
+    /// Fails if a file with the memory of the machine has become shorter than its table says: a device process that
+    /// reads beyond its end dies, and the machines at the other sockets wait for the next one.
+    pub(super) fn check_memory(&self) -> io::Result<()> {
+        let Some(table) = self.device.get(&code::SET_MEM_TABLE) else {
+            return Ok(());
+        };
+        let regions = table.body.get(TABLE_HEADER_LEN..).unwrap_or_default();
+        for (region, file) in regions.chunks_exact(REGION_LEN).zip(&table.files) {
+            let field = |at: usize| {
+                let bytes = region[at..].first_chunk().copied().unwrap_or_default();
+                u64::from_le_bytes(bytes)
+            };
+            let end = field(REGION_SIZE).saturating_add(field(REGION_OFFSET));
+            let status = fstat(file)?;
+            let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+            if is_file && u64::try_from(status.st_size).is_ok_and(|size| size < end) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the file with its memory is shorter than its table of regions says",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Sends the recorded messages to a new device process, and waits until it has taken them.
     pub(super) fn replay_to(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         ask(device, code::GET_FEATURES)?;
@@ -124,6 +158,13 @@ impl Replay {
         for messages in self.rings.values() {
             let messages = descriptors.iter().filter_map(|code| messages.get(code));
             for file in messages.flat_map(|message| &message.files) {
+                // The monitor chose the descriptor: one that is full must not stop this process.
+                if fcntl_getfl(file)
+                    .and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK))
+                    .is_err()
+                {
+                    continue;
+                }
                 // Fails only if the counter of the event is full, and then the other side is awake.
                 let _ = rustix::io::write(file.as_fd(), &1_u64.to_ne_bytes());
             }
