@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::thread;
 
@@ -240,6 +240,12 @@ fn server_that_was_started_without_the_environment_is_reported() {
     // OpenSSL loads the provider with the file that the unit names, so the file is not the cause.
     if release::root().is_none() {
         setup.check_nginx(&nginx, Some(&edge)).fails("provider", "without this environment");
+        // Code of another user must not run as root.
+        if !is_root() {
+            return;
+        }
+        chown(&edge.conf, Some(65534), None).expect("given away");
+        setup.check_nginx(&nginx, Some(&edge)).fails("provider", "OpenSSL's program is not run");
     }
 }
 

@@ -24,6 +24,7 @@ pub const DEFAULT: &str = "default";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cnf {
     sections: BTreeMap<String, Vec<(String, String)>>,
+    includes: Vec<String>,
     values: usize,
     included: usize,
     is_cut: bool,
@@ -49,6 +50,9 @@ impl Cnf {
             } else if let Some(file) = include(line) {
                 let is_full = self.included >= MAX_INCLUDES;
                 self.is_cut |= is_full;
+                if !is_full {
+                    self.includes.push(file.to_owned());
+                }
                 for text in if is_full { Vec::new() } else { read(file) } {
                     if self.included == MAX_INCLUDES {
                         self.is_cut = true;
@@ -74,6 +78,16 @@ impl Cnf {
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut
+    }
+
+    /// Paths that decide which code a program runs that loads the configuration: of its includes, and of modules and
+    /// engines.
+    pub fn code_paths(&self) -> impl Iterator<Item = &str> {
+        let values = self.sections.values().flatten();
+        let named = values
+            .filter(|(name, _)| ["module", "dynamic_path", "SO_PATH"].contains(&name.as_str()));
+        let named = named.map(|(_, value)| value.as_str()).filter(|value| value.contains('/'));
+        self.includes.iter().map(String::as_str).chain(named)
     }
 
     /// The last assignment counts, as in OpenSSL.

@@ -319,7 +319,12 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFo
             all.iter().find(|process| process.pid == named.parent).unwrap_or(named)
         }
         None => {
-            let masters: Vec<&Process> = all.iter().filter(|process| !is_child(process)).collect();
+            let mut masters: Vec<&Process> =
+                all.iter().filter(|process| !is_child(process)).collect();
+            // Any user may give a program this name; root's is the service.
+            if masters.iter().filter(|process| is_roots(process)).count() == 1 {
+                masters.retain(|process| is_roots(process));
+            }
             match masters[..] {
                 [] => return Ok((proc, None)),
                 [master] => master,
@@ -350,6 +355,10 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFo
     }
     let running = ServerProcesses { master: master.clone(), workers, by_unit: false };
     Ok((proc, Some(running)))
+}
+
+fn is_roots(process: &Process) -> bool {
+    process.user.uid == 0
 }
 
 fn is_named(server: Server, name: &str) -> bool {

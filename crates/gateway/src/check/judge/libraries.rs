@@ -4,12 +4,15 @@
 //! The libraries in the server's memory: OpenSSL, the provider, the preload library.
 
 use std::env::consts::ARCH;
+use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use millrace_edge::servers::JOB_STACKS;
 use millrace_hostfs::generated::verify::{Argument, ConfigVerdict};
 use millrace_hostfs::maps::{MappedFile, file_name, library};
-use millrace_hostfs::openssl_cnf;
+use millrace_hostfs::openssl_cnf::{self, Cnf};
+use millrace_hostfs::trusted::{Sticky, Untrusted, check_folder};
 
 use super::provider::Provider;
 use super::{Failure, Good, Unseen, Warning, last_words, replaced, run_as_root};
@@ -17,6 +20,9 @@ use crate::check::evidence::Evidence;
 use crate::check::{CheckOptions, CheckRemedy, CheckReport, Server};
 use crate::recipe::provider_loads;
 use crate::system_conf::OPENSSL_CNF;
+
+/// The user whose processes run any code that they load.
+const ROOT: u32 = 0;
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
@@ -169,8 +175,42 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
             }),
         );
     }
+    if provider.is_some()
+        && let Some(reason) = changed_by_others(evidence, &conf)
+    {
+        let unasked = format!("as root, OpenSSL's program is not run: {reason}");
+        let (outcome, seen) = if running {
+            (Failure, format!("the provider is not loaded into the server; {unasked}"))
+        } else {
+            (Unseen, unasked)
+        };
+        let remedy = format!(
+            "give the file to root; or run `OPENSSL_CONF={} openssl list -providers` as the server's user",
+            conf.display()
+        );
+        return report.add(CHECK, outcome, seen, remedy);
+    }
     let verdict = provider.and_then(|_| loads(evidence, &conf));
     not_loaded(evidence, &conf, verdict, report);
+}
+
+/// Why root does not load an openssl.cnf, which decides what code runs: another user could have written it, or what it
+/// names.
+fn changed_by_others(evidence: &Evidence, conf: &Path) -> Option<Untrusted> {
+    if !evidence.live || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let cnf = evidence.cnf.as_ref().and_then(|(_, cnf)| cnf.as_ref().ok());
+    let named = cnf.into_iter().flat_map(Cnf::code_paths).map(Path::new);
+    let mut files = iter::once(conf).chain(named).filter(|file| file.is_absolute());
+    files.find_map(|file| {
+        // Its links lead to the files of another root, whatever their text says.
+        if file.components().any(|part| part.as_os_str() == "proc") {
+            let source = io::Error::other("what is below /proc may be of another root");
+            return Some(Untrusted::Io { path: file.to_owned(), source });
+        }
+        check_folder(file, &[ROOT], Sticky::Accept).err()
+    })
 }
 
 /// Adds the finding about a provider that is not in the server, by what OpenSSL's own program said.
