@@ -186,7 +186,7 @@ fn mistakes_are_refused_with_what_to_do_before_anything_is_written() {
 fn policy_that_is_a_pipe_or_too_long_is_refused_with_the_reason() {
     let machine = Machine::new();
     let policy = machine.root.path().join(POLICY);
-    // One that was cut at the bound would be a policy.
+    // The first file has the longest policy that is taken. The second one, cut to that length, would be a policy, too.
     machine.root.put(POLICY, "");
     fs::write(&policy, "#\n".repeat(MAX_POLICY_BYTES / 2)).unwrap();
     machine.device(&["apply"]).done();
