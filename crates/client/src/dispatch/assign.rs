@@ -350,15 +350,7 @@ impl Dispatcher {
         }
         match self.jobs.get(id) {
             Some(job) if !job.attempts.is_empty() => {
-                if !failed.reason.leaves_with_the_connection() {
-                    job.tried.insert(failed.node);
-                }
-                if failed.reason == Retry::Failed {
-                    job.failed.insert(failed.node);
-                }
-                if failed.reason.declines() {
-                    job.declined.insert(failed.node);
-                }
+                job.note_failure(failed.node, failed.reason, false);
                 if slot == Slot::Hedge {
                     self.rescue_again(id, now);
                 }
@@ -389,20 +381,10 @@ impl Dispatcher {
                 .and_then(|connection| connection.paused(job.key.id, now))
                 .is_some_and(|pause| pause.until < job.deadline);
         // A node that forgot a handle may open the key again, once.
-        let same_node_again = resumes
-            || reason.leaves_with_the_connection()
-            || (reason == Retry::NoSuchKey && job.retries == 0);
-        if !same_node_again {
-            job.tried.insert(node);
-        }
+        let same_node_again = resumes || (reason == Retry::NoSuchKey && job.retries == 0);
+        job.note_failure(node, reason, same_node_again);
         if is_lost {
             job.lost.insert(node);
-        }
-        if reason == Retry::Failed {
-            job.failed.insert(node);
-        }
-        if reason.declines() {
-            job.declined.insert(node);
         }
         if reason.counts() {
             job.retries += 1;

@@ -6,6 +6,7 @@
 use millrace_operation::JobError;
 
 use crate::error::ClientError;
+use crate::job::Job;
 use crate::node::NodeIndex;
 
 /// Bound on the retries of one job. So a job that crashes its nodes crashes three at most.
@@ -23,7 +24,8 @@ pub(super) enum Retry {
     Failed,
     NoSuchKey,
     NotOffered,
-    /// The policy of the key, or a quota, at that node forbids the operation; that of another may allow it.
+    /// The node refuses the operation: by the key's policy there, or by a quota without a pause. The policy and the
+    /// quota of another node may allow it.
     Denied,
     KeyRefused,
 }
@@ -72,6 +74,22 @@ pub(super) struct FailedAttempt {
     pub(super) reason: Retry,
     /// Error with which the job ends if it is not retried.
     pub(super) error: ClientError,
+}
+
+impl Job {
+    /// Records the failure of an attempt at a node. The node gets the job again only `same_node_again`, or if the
+    /// failure was the connection's.
+    pub(super) fn note_failure(&mut self, node: NodeIndex, reason: Retry, same_node_again: bool) {
+        if !same_node_again && !reason.leaves_with_the_connection() {
+            self.tried.insert(node);
+        }
+        if reason == Retry::Failed {
+            self.failed.insert(node);
+        }
+        if reason.declines() {
+            self.declined.insert(node);
+        }
+    }
 }
 
 /// A bound on what is sent beyond the jobs themselves: a share of their number, and a few more.
