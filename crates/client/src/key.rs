@@ -16,6 +16,13 @@ pub(crate) type KeyId = u64;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// The hash by which [`KeySelector::SpkiSha256`] names the key with this SPKI.
+pub(crate) fn spki_sha256(spki: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, spki).as_ref());
+    hash
+}
+
 /// The source from which nodes get a key.
 pub(crate) enum KeySource {
     /// The store of each node.
@@ -55,7 +62,7 @@ impl KeyData {
     pub(crate) fn is_answered_by(&self, facts: &KeyFacts) -> bool {
         match &self.source {
             KeySource::Selector(KeySelector::SpkiSha256(hash)) => {
-                digest(&SHA256, &facts.info.spki).as_ref() == hash
+                spki_sha256(&facts.info.spki) == *hash
             }
             KeySource::Selector(KeySelector::Name(_)) | KeySource::Import(_) => true,
         }

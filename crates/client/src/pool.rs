@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use millrace_operation::sync::lock;
 use millrace_operation::{HashAlgorithms, KeyInfo, Operation, OperationSet, PrivateKey};
 use millrace_wire::{KeyRefusal, KeySelector};
@@ -27,7 +26,7 @@ use crate::config::{PoolConfig, is_valid_selector};
 use crate::error::ClientError;
 use crate::io::ProcessPool;
 use crate::job::{Job, JobRef, JobRequest, NodeReply, Recipient, ReplySource, WrongNodes};
-use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
+use crate::key::{KeyData, KeyFacts, KeyId, KeySource, spki_sha256};
 use crate::stats::ClientStats;
 
 /// Processes, each forked from the one before, that may use one handle. Servers fork once or twice; a
@@ -161,9 +160,7 @@ impl Pool {
         spki: &[u8],
         deadline: Instant,
     ) -> Result<RemoteKey, ClientError> {
-        let mut hash = [0; 32];
-        hash.copy_from_slice(digest(&SHA256, spki).as_ref());
-        match self.open_key(KeySelector::SpkiSha256(hash), deadline) {
+        match self.open_key(KeySelector::SpkiSha256(spki_sha256(spki)), deadline) {
             Err(ClientError::Key(KeyRefusal::NoSuchKey)) => {
                 self.open_key(KeySelector::Name(name.to_owned()), deadline)
             }

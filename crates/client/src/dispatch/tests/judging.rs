@@ -3,12 +3,12 @@
 
 //! Nodes that are taken out, and tried again.
 
-use aws_lc_rs::digest::{SHA256, digest};
 use millrace_operation::OperationKind;
 
 use super::*;
 use crate::config::Hedge;
 use crate::job::{ReplySource, WrongNodes};
+use crate::key::spki_sha256;
 
 /// Longer than a first pause.
 const PAUSE_MS: u64 = 1300;
@@ -104,9 +104,8 @@ impl Pool {
 #[test]
 fn node_that_opens_another_key_than_was_asked_for_is_out_and_decides_nothing() {
     let mut pool = Pool::new(2);
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, &[1; 91]).as_ref());
-    pool.key = Arc::new(KeyData::new(KeySource::Selector(KeySelector::SpkiSha256(hash))));
+    let selector = KeySelector::SpkiSha256(spki_sha256(&[1; 91]));
+    pool.key = Arc::new(KeyData::new(KeySource::Selector(selector)));
     pool.submit(1, 1000).expect("taken");
     let (liar, good_node) = (pool.connect(), pool.connect());
     let asked = pool.sent(liar).into_iter().find_map(|message| match message {
