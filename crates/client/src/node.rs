@@ -229,22 +229,17 @@ impl ConfiguredNode {
         self.paces.values_mut().for_each(|pace| pace.results = 0);
     }
 
-    /// The results on the present connection: of the operation, and with the key.
-    pub(crate) fn results(&self, operation: OperationKind, key: KeyId) -> (u32, u32) {
-        let of_operation = self.results.iter().find(|(known, _)| *known == operation);
-        let with_key = self.paces.get(&key).map_or(0, |pace| pace.results);
-        (of_operation.map_or(0, |(_, count)| *count), with_key)
-    }
-
-    /// Records a result, after [`Self::record_answer`].
-    pub(crate) fn record_result(&mut self, operation: OperationKind, key: KeyId) {
+    /// Records a result, after [`Self::record_answer`]. Returns the results that came before it.
+    pub(crate) fn record_result(&mut self, operation: OperationKind, key: KeyId) -> EarlierResults {
+        let mut earlier = EarlierResults::default();
         match self.results.iter_mut().find(|(known, _)| *known == operation) {
-            Some((_, count)) => *count = count.saturating_add(1),
+            Some((_, count)) => earlier.of_operation = count_up(count),
             None => self.results.push((operation, 1)),
         }
         if let Some(pace) = self.paces.get_mut(&key) {
-            pace.results = pace.results.saturating_add(1);
+            earlier.with_key = count_up(&mut pace.results);
         }
+        earlier
     }
 
     /// Records that a connection could not be made.
@@ -402,6 +397,20 @@ impl KeyRefusals {
         let doublings = self.in_a_row.saturating_sub(1).min(16);
         (FIRST_AVOIDED * (1 << doublings)).min(LONGEST_AVOIDED)
     }
+}
+
+/// The results that a node gave on its present connection before one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EarlierResults {
+    /// Results of the same operation.
+    pub(crate) of_operation: u32,
+    /// Results with the same key.
+    pub(crate) with_key: u32,
+}
+
+/// Adds 1 to a counter, and returns its former value.
+fn count_up(count: &mut u32) -> u32 {
+    std::mem::replace(count, count.saturating_add(1))
 }
 
 /// How a node answered jobs with one key.

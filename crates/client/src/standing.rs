@@ -11,6 +11,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::node::EarlierResults;
 use crate::random::Random;
 
 /// First pause of a node that is out: long against one handshake, short against the repair of a node.
@@ -114,10 +115,9 @@ impl Standing {
         }
     }
 
-    /// Whether a result of this node is to be verified in any case, after this number of results of the operation,
-    /// and with the key, on its connection.
-    pub(crate) fn is_doubtful(&self, of_operation: u32, with_key: u32) -> bool {
-        let is_new = of_operation < PROOFS || with_key < KEY_PROOFS;
+    /// Whether a result of this node is to be verified in any case, after these on its connection.
+    pub(crate) fn is_doubtful(&self, earlier: EarlierResults) -> bool {
+        let is_new = earlier.of_operation < PROOFS || earlier.with_key < KEY_PROOFS;
         self.was_wrong || self.is_out() || is_new
     }
 
@@ -202,9 +202,11 @@ mod tests {
     fn wrong_result_is_followed_by_proofs() {
         let now = Instant::now();
         let mut standing = Standing::default();
-        let is_doubtful = |standing: &Standing| standing.is_doubtful(PROOFS, KEY_PROOFS);
-        assert!(standing.is_doubtful(PROOFS - 1, KEY_PROOFS));
-        assert!(standing.is_doubtful(PROOFS, KEY_PROOFS - 1) && !is_doubtful(&standing));
+        let enough = EarlierResults { of_operation: PROOFS, with_key: KEY_PROOFS };
+        let is_doubtful = |standing: &Standing| standing.is_doubtful(enough);
+        assert!(standing.is_doubtful(EarlierResults { of_operation: PROOFS - 1, ..enough }));
+        assert!(standing.is_doubtful(EarlierResults { with_key: KEY_PROOFS - 1, ..enough }));
+        assert!(!is_doubtful(&standing));
         standing.offend(Offence::Wrong, &mut Random::new(), now);
         let over = now + LONGEST_PAUSE;
         assert!(!standing.may_try(false, over) && standing.may_try(true, over));

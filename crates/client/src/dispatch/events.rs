@@ -160,15 +160,12 @@ impl Dispatcher {
         let Stage::Sent { handle, at } = stage else {
             return self.on_late_reply(id, node);
         };
-        let results = operation.map_or((0, 0), |kind| self.nodes[node].results(kind, key));
-        let source = self.source(node, results, on_trial);
         self.note_completed(node, key, at, error, now);
-        if let Some(operation) = operation.filter(|_| error.is_none()) {
-            self.nodes[node].record_result(operation, key);
-        }
         let JobCompletion { result, served_by, queue_time, service_time, .. } = completion;
         match result {
             Ok(output) => {
+                let earlier = operation.map(|kind| self.nodes[node].record_result(kind, key));
+                let source = self.source(node, earlier.unwrap_or_default(), on_trial);
                 if slot == Slot::Hedge {
                     self.totals.hedge_wins += 1;
                     self.note_outrun(id, now);

@@ -18,7 +18,7 @@ use millrace_operation::JobError;
 
 use super::Dispatcher;
 use crate::job::{JobRef, ReplySource, Slot};
-use crate::node::{ConfiguredNode, NodeIndex};
+use crate::node::{ConfiguredNode, EarlierResults, NodeIndex};
 use crate::standing::Offence;
 
 /// Shortest patience. Shorter silences come from the scheduler of a busy machine.
@@ -87,19 +87,18 @@ impl Dispatcher {
         (node.serial == source.serial).then_some(source.node)
     }
 
-    /// The source of a result that this node has just given, after these numbers of results of the operation and
-    /// with the key on its connection.
+    /// The source of a result that this node has just given, after these earlier ones.
     pub(super) fn source(
         &self,
         node: NodeIndex,
-        results: (u32, u32),
+        earlier: EarlierResults,
         on_trial: bool,
     ) -> ReplySource {
         let from = &self.nodes[node];
         ReplySource {
             node,
             serial: from.serial,
-            doubtful: from.standing.is_doubtful(results.0, results.1),
+            doubtful: from.standing.is_doubtful(earlier),
             on_trial,
         }
     }

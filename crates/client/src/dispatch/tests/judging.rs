@@ -9,6 +9,7 @@ use super::*;
 use crate::config::Hedge;
 use crate::job::{ReplySource, WrongNodes};
 use crate::key::spki_sha256;
+use crate::node::EarlierResults;
 
 /// Longer than a first pause.
 const PAUSE_MS: u64 = 1300;
@@ -132,9 +133,11 @@ fn first_results_of_each_operation_and_key_on_each_connection_are_doubtful() {
     // One came while the pool warmed up.
     assert_eq!(doubtful(&mut pool), 63);
     let (first, other) = (OperationKind::EcdsaSign, OperationKind::Ed25519Sign);
-    let node = &pool.dispatcher.nodes[0];
-    assert_eq!(node.results(first, pool.key.id), (71, 71));
-    assert_eq!(node.results(other, pool.key.id), (0, 71), "another operation is new");
+    let node = &mut pool.dispatcher.nodes[0];
+    let mut after = |operation| node.record_result(operation, pool.key.id);
+    assert_eq!(after(first), EarlierResults { of_operation: 71, with_key: 71 });
+    let new = EarlierResults { of_operation: 0, with_key: 72 };
+    assert_eq!(after(other), new, "another operation is new");
     let name = Arc::from("node");
     pool.dispatcher.nodes[0].handshake_completed(&name);
     assert_eq!(doubtful(&mut pool), 64, "a node that has connected again may be another one");
