@@ -75,8 +75,7 @@ pub struct IdentityLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "LimitsForm")]
 pub struct Limits {
-    /// All connections, including those that have not authenticated; a quarter of them may be in a TLS
-    /// handshake.
+    /// Connections of all authenticated clients. Besides, a quarter as many may be in a TLS handshake.
     pub connections: usize,
     /// Connections of one identity. It gets fewer if it holds more than are still free.
     pub connections_per_identity: usize,

@@ -14,7 +14,7 @@ use crate::metrics::ConnectionRefusal;
 use crate::settings::SettingsSnapshot;
 use crate::sink::{Order, SessionSink};
 
-/// Connections and sessions. Bound: [`Limits::connections`](crate::settings::Limits::connections).
+/// Connections and sessions. Bound on the sessions: [`Limits::connections`](crate::settings::Limits::connections).
 #[derive(Default)]
 pub(super) struct ConnectionTable {
     pub(super) places: usize,
@@ -54,6 +54,9 @@ impl ConnectionSlot {
         let held = connections.of_identity.get(identity).copied().unwrap_or(0);
         let of_party = account.connections();
         let settings = &snapshot.settings;
+        if open >= settings.limits.connections {
+            return Err(ConnectionRefusal::TooMany);
+        }
         if !settings.has_room(identity, held, of_party, &terms.bounds, open) {
             return Err(ConnectionRefusal::TooManyOfIdentity);
         }

@@ -423,19 +423,20 @@ impl Service {
         self.inner.engine.load_key(key)
     }
 
-    /// Counts a connection whose client has not authenticated yet. `None`: the bound is reached.
+    /// Counts a connection whose client has not authenticated yet. `None`: sessions have all places. Connections in a
+    /// handshake take none of them; a front end bounds those by [`Self::max_handshakes`].
     #[must_use]
     pub fn admit(&self) -> Option<ConnectionSlot> {
         let most = self.settings().settings.limits.connections;
         let mut connections = self.inner.lock_connections();
-        (connections.places < most).then(|| {
+        (connections.sessions.len() < most).then(|| {
             connections.places += 1;
             ConnectionSlot { service: self.clone() }
         })
     }
 
-    /// Bound on the handshakes in progress that cost the node more than the client: a quarter of all connections, so
-    /// that clients that connect and stay silent do not block clients that need no handshake.
+    /// Bound on the handshakes in progress, which cost the node more than the client: a quarter of the places of
+    /// sessions, and beside them, so that clients that connect and stay silent keep no session out.
     #[must_use]
     pub fn max_handshakes(&self) -> usize {
         (self.settings().settings.limits.connections / 4).max(1)
