@@ -41,7 +41,7 @@ impl Machine {
     /// If they do not come up.
     #[must_use]
     pub fn start(options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = crate::temp_dir();
         let socket = folder.path().join("vm.sock");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
         let front = up(&socket, &options, folder.path());

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,9 @@ pub(super) const MAX_PACKET_FILES: usize = 200;
 pub(super) const MAX_PACKET: usize = 16 * 1024;
 
 const HEADER_LEN: usize = 12;
+
+/// Time within which a message that has begun must be whole. Monitors send a message in one piece.
+pub(super) const WHOLE_WITHIN: Duration = Duration::from_secs(1);
 
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
@@ -66,6 +69,17 @@ pub(super) const REPLY_ACK: u64 = 1 << 3;
 
 /// `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
 pub(super) const DEVICE_STATE: u64 = 1 << 19;
+
+/// What has come on a connection and is not read yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peeked {
+    Nothing,
+    /// The beginning of a message.
+    Part,
+    Whole,
+    /// The end of the connection, or no message.
+    Broken,
+}
 
 /// A vhost-user message with the descriptors that travelled with it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,46 +124,44 @@ impl Message {
         Some(u64::from_le_bytes(*bytes))
     }
 
-    /// Reads a message; `None` at the end of the connection.
+    /// Reads a message; `None` at the end of the connection. The rest of a message that has begun must come within
+    /// [`WHOLE_WITHIN`], beside the timeout of the stream.
     pub(super) fn read(stream: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        Self::read_until(stream, None)
-    }
-
-    /// Reads a message that must be whole within `at_most`, however it arrives; `None` at the end of the connection.
-    pub(super) fn read_within(
-        stream: BorrowedFd<'_>,
-        at_most: Duration,
-    ) -> io::Result<Option<Self>> {
-        Self::read_until(stream, Some(Instant::now() + at_most))
-    }
-
-    fn read_until(stream: BorrowedFd<'_>, end: Option<Instant>) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER_LEN];
         let mut files = Vec::new();
-        if !fill(stream, &mut header, &mut files, end)? {
+        let mut begun = None;
+        if !fill(stream, &mut header, &mut files, &mut begun)? {
             return Ok(None);
         }
-        let word = |at: usize| {
-            let bytes = header[at..].first_chunk().copied().unwrap_or_default();
-            u32::from_le_bytes(bytes)
-        };
-        let len = usize::try_from(word(8)).unwrap_or(usize::MAX);
-        if len > MAX_BODY {
-            return Err(invalid("a message is too long"));
-        }
-        let mut body = vec![0; len];
-        if len > 0 && !fill(stream, &mut body, &mut files, end)? {
+        let mut body = vec![0; body_len(&header)?];
+        if !body.is_empty() && !fill(stream, &mut body, &mut files, &mut begun)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if files.len() > MAX_FILES {
             return Err(invalid("a message has too many descriptors"));
         }
         Ok(Some(Self {
-            code: word(0),
-            flags: word(4),
+            code: word(&header, 0),
+            flags: word(&header, 4),
             body,
             files: files.into_iter().map(Arc::new).collect(),
         }))
+    }
+
+    /// Looks at what has come, without reading it.
+    pub(super) fn peek(stream: BorrowedFd<'_>) -> Peeked {
+        let mut bytes = [0; HEADER_LEN + MAX_BODY];
+        let count = match recv(stream, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((count @ 1.., _)) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Peeked::Nothing,
+            Ok(_) | Err(_) => return Peeked::Broken,
+        };
+        match body_len(&bytes) {
+            _ if count < HEADER_LEN => Peeked::Part,
+            Err(_) => Peeked::Broken,
+            Ok(len) if count < HEADER_LEN + len => Peeked::Part,
+            Ok(_) => Peeked::Whole,
+        }
     }
 
     pub(super) fn write(&self, stream: BorrowedFd<'_>) -> io::Result<()> {
@@ -169,39 +181,38 @@ fn invalid(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// Fills `buffer`, until `end` at the latest; false if the connection ends before its first byte.
+fn word(header: &[u8], at: usize) -> u32 {
+    let bytes = header.get(at..).and_then(|bytes| bytes.first_chunk()).copied();
+    u32::from_le_bytes(bytes.unwrap_or_default())
+}
+
+/// Length of the body that a header announces.
+fn body_len(header: &[u8]) -> io::Result<usize> {
+    let len = usize::try_from(word(header, 8)).unwrap_or(usize::MAX);
+    if len > MAX_BODY { Err(invalid("a message is too long")) } else { Ok(len) }
+}
+
+/// Fills `buffer` with a part of a message, which has `begun` at its first byte; false if the connection ends before
+/// the first byte of the part.
 fn fill(
     stream: BorrowedFd<'_>,
     buffer: &mut [u8],
     files: &mut Vec<OwnedFd>,
-    end: Option<Instant>,
+    begun: &mut Option<Instant>,
 ) -> io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {
-        if let Some(end) = end {
-            await_bytes(stream, end)?;
-        }
         match receive(stream, &mut buffer[filled..], files)? {
             0 if filled == 0 => return Ok(false),
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => filled += count,
         }
-    }
-    Ok(true)
-}
-
-/// Waits until there is something to receive.
-fn await_bytes(stream: BorrowedFd<'_>, end: Instant) -> io::Result<()> {
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut polled = [PollFd::from_borrowed_fd(stream, PollFlags::IN)];
-        match poll(&mut polled, Some(&left)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Err(rustix::io::Errno::INTR) => {}
-            ready => return Ok(ready.map(drop)?),
+        let since = *begun.get_or_insert_with(Instant::now);
+        if filled < buffer.len() && since.elapsed() > WHOLE_WITHIN {
+            return Err(io::ErrorKind::TimedOut.into());
         }
     }
+    Ok(true)
 }
 
 fn receive(
@@ -214,7 +225,7 @@ fn receive(
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
         match recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
             Ok(got) => {
                 for message in control.drain() {
@@ -237,7 +248,7 @@ fn send(stream: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::R
         }
         let parts = [IoSlice::new(bytes)];
         match sendmsg(stream, &parts, &mut control, SendFlags::NOSIGNAL) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             sent => return Ok(sent?),
         }
     }
@@ -304,10 +315,37 @@ mod tests {
         assert!(Message::read(there.as_fd()).is_err());
         let (mut here, there) = UnixStream::pair().unwrap();
         here.write_all(&header[..7]).unwrap();
-        let late = Message::read_within(there.as_fd(), Duration::from_millis(1)).unwrap_err();
-        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
-        here.write_all(&header[..7]).unwrap();
         drop(here);
         assert!(Message::read(there.as_fd()).is_err());
+    }
+
+    #[test]
+    fn message_that_drips_is_refused_after_its_time() {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        there.set_read_timeout(Some(WHOLE_WITHIN)).unwrap();
+        let sender = std::thread::spawn(move || {
+            while here.write_all(&[0]).is_ok() {
+                std::thread::sleep(WHOLE_WITHIN / 4);
+            }
+        });
+        assert!(Message::read(there.as_fd()).is_err(), "its twelfth byte would be its last");
+        drop(there);
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn peek_sees_a_whole_message_and_reads_nothing() {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        let peeked = || Message::peek(there.as_fd());
+        assert_eq!(peeked(), Peeked::Nothing);
+        let bytes = [[1_u32, 1, 4].map(u32::to_le_bytes).concat(), vec![9; 4]].concat();
+        for byte in &bytes {
+            assert_ne!(peeked(), Peeked::Whole);
+            here.write_all(&[*byte]).unwrap();
+        }
+        assert_eq!(peeked(), Peeked::Whole);
+        assert_eq!(Message::read(there.as_fd()).unwrap().unwrap().body, [9; 4]);
+        here.write_all(&[0xff; HEADER_LEN]).unwrap();
+        assert_eq!(peeked(), Peeked::Broken);
     }
 }

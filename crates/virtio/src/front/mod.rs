@@ -53,7 +53,7 @@ pub use self::handover::{HANDOVER, HandedState};
 pub use self::process::{DeviceOrders, wait_for_end};
 
 use self::gate::{Gate, Passage};
-use self::message::{Message, code};
+use self::message::{Message, WHOLE_WITHIN, code};
 use self::newcomers::Newcomers;
 use self::process::DeviceProcess;
 use self::replay::Replay;
@@ -65,10 +65,6 @@ use crate::vhost::{Journal, ListenError, SocketFile, SocketSettings};
 /// Bound on the answer of a device process. A ring stops when its last request is answered, by the deadline of the
 /// service; the bound is above it.
 const DEVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Bound on the rest of a message whose first byte has come, and on the room for an answer: a monitor sends a message at
-/// once and reads each answer.
-const MONITOR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bound on the wait of a hand-over for messages that are under way.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -341,18 +337,18 @@ impl Front {
         }
     }
 
-    /// Waits for something at the socket of a device; returns the monitor, if one has spoken.
+    /// Waits for something at the socket of a device; returns the monitor, if one has sent a message.
     fn next_monitor(
         &self,
         device: &FrontDevice,
         newcomers: &mut Newcomers,
     ) -> io::Result<Option<UnixStream>> {
         let mut sockets = vec![device.listener.as_fd()];
-        sockets.extend(newcomers.sockets().map(AsFd::as_fd));
-        readable(&sockets, None);
+        sockets.extend(newcomers.silent().map(AsFd::as_fd));
+        readable(&sockets, newcomers.next_look());
         let _passing = self.shared.gate.pass(Passage::Work);
         newcomers.accept(&device.listener)?;
-        Ok(newcomers.speaking())
+        Ok(newcomers.speaking(Instant::now()))
     }
 
     /// Serves one connection to its end.
@@ -363,7 +359,9 @@ impl Front {
             return Ok(());
         };
         monitor.set_nonblocking(false)?;
-        monitor.set_write_timeout(Some(MONITOR_TIMEOUT))?;
+        // A read follows the first byte of a message. While a read or write blocks, an upgrade waits.
+        monitor.set_read_timeout(Some(WHOLE_WITHIN))?;
+        monitor.set_write_timeout(Some(WHOLE_WITHIN))?;
         let mut inner: Option<UnixStream> = None;
         let mut refusals = Refusals::default();
         loop {
@@ -410,7 +408,7 @@ impl Front {
         monitor: &UnixStream,
         inner: &mut Option<UnixStream>,
     ) -> io::Result<Option<()>> {
-        let message = Message::read_within(monitor.as_fd(), MONITOR_TIMEOUT)?;
+        let message = Message::read(monitor.as_fd())?;
         message.map(|message| self.handle(device, monitor, inner, &message)).transpose()
     }
 
@@ -460,7 +458,7 @@ impl Front {
             connection.channel = message.files.first().cloned();
             if let Some(channel) = &connection.channel {
                 // Whether it is a socket shows when a message is written to it.
-                let _ = set_socket_timeout(channel, Timeout::Send, Some(MONITOR_TIMEOUT));
+                let _ = set_socket_timeout(channel, Timeout::Send, Some(WHOLE_WITHIN));
             }
             return acknowledge(connection, monitor, message);
         }
@@ -547,11 +545,14 @@ impl Front {
             return Some(wait);
         }
         info!(socket = %device.settings.path.display(), ready, "the guest gets HW_READY");
+        let channel = Arc::clone(channel);
+        connection.announced_ready = Some(ready);
+        // The monitor's channel may be full. The write must not block while it holds the lock, which the status takes.
+        drop(state);
         let change = Message::new(code::CONFIG_CHANGE, Vec::new());
         if let Err(error) = change.write(channel.as_fd()) {
             warn!(%error, "cannot tell a guest of HW_READY");
         }
-        connection.announced_ready = Some(ready);
         None
     }
 
