@@ -14,6 +14,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -47,10 +49,33 @@ pub struct Crowd {
     pub connections: usize,
     /// The bytes that each sends after it is open; nothing, and no TLS either, if it is empty.
     pub sends: Vec<u8>,
+    /// Whether each sends one byte at a time, and none after the last.
+    pub drips: bool,
     /// Time after which a connection sends again; one that has ended comes back by then.
     pub every: Duration,
     /// Addresses of loopback that the connections come from, from 127.0.0.1 on.
     pub addresses: u8,
+    /// The user of the connections; default: that of this process.
+    pub user: Option<u32>,
+}
+
+/// Does something on a thread of another user, as which root connects to unix sockets.
+///
+/// # Panics
+/// If the thread may not change its user, or panics.
+pub fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            become_user(user);
+            work()
+        });
+        worker.join().expect("a thread of another user")
+    })
+}
+
+fn become_user(user: u32) {
+    let user = Uid::from_raw(user);
+    set_thread_res_uid(user, user, user).expect("root becomes any user");
 }
 
 /// A crowd at work. Ends on drop.
@@ -84,6 +109,8 @@ impl<T: Read + Write + Send> Stream for T {}
 
 struct Member {
     stream: Option<Box<dyn Stream>>,
+    /// Bytes that it has sent over this stream, if it drips.
+    dripped: usize,
     due: Instant,
     address: Ipv4Addr,
 }
@@ -103,6 +130,7 @@ impl Crowd {
         let start = Instant::now();
         let member = |number: usize| Member {
             stream: None,
+            dripped: 0,
             due: start + self.every.mul_f64(number as f64 / self.connections as f64),
             address: Ipv4Addr::from(
                 u32::from(Ipv4Addr::LOCALHOST)
@@ -115,6 +143,9 @@ impl Crowd {
             let (crowd, tls) = (self.clone(), tls.clone());
             let (stop, sent, failed) = (Arc::clone(&stop), Arc::clone(&sent), Arc::clone(&failed));
             thread::spawn(move || {
+                if let Some(user) = crowd.user {
+                    become_user(user);
+                }
                 while !stop.load(Ordering::Acquire) {
                     let now = Instant::now();
                     for member in members.iter_mut().filter(|member| member.due <= now) {
@@ -139,18 +170,29 @@ impl Crowd {
 
     fn send(&self, member: &mut Member, tls: Option<&Arc<ClientConfig>>) -> io::Result<()> {
         if let Some(stream) = &mut member.stream {
-            let alive = drain(stream)
-                && stream.write_all(&self.sends).and_then(|()| stream.flush()).is_ok();
+            let next = self.next(&mut member.dripped);
+            let alive =
+                drain(stream) && stream.write_all(next).and_then(|()| stream.flush()).is_ok();
             if alive && !self.sends.is_empty() {
                 return Ok(());
             }
         }
-        member.stream = None;
+        (member.stream, member.dripped) = (None, 0);
         let mut stream = self.open(member.address, tls)?;
-        stream.write_all(&self.sends)?;
+        stream.write_all(self.next(&mut member.dripped))?;
         stream.flush()?;
         member.stream = Some(stream);
         Ok(())
+    }
+
+    /// The bytes that a connection sends now.
+    fn next(&self, dripped: &mut usize) -> &[u8] {
+        if !self.drips {
+            return &self.sends;
+        }
+        let next = self.sends.get(*dripped..=*dripped).unwrap_or_default();
+        *dripped += next.len();
+        next
     }
 
     fn open(&self, from: Ipv4Addr, tls: Option<&Arc<ClientConfig>>) -> io::Result<Box<dyn Stream>> {

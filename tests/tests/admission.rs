@@ -11,19 +11,25 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_testkit::skip;
-use millrace_tests::crowd::{Crowd, RunningCrowd, Target, trusting};
+use millrace_testkit::{keys, skip};
+use millrace_tests::crowd::{Crowd, RunningCrowd, Target, as_user, trusting};
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Server, Site};
+use millrace_tests::load::Connection;
+use millrace_tests::machine::{Machine, RsaLoad};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
 use millrace_tests::pool::{Operator, Pool, in_force};
 use millrace_tests::process::{copy_for_all, run, text_of};
 use millrace_tests::world::World;
 use millrace_tests::{is_long, is_root, scaled, wait};
+use millrace_virtio_guest::{Guest, INDIRECT_FEATURE};
+use millrace_wire::{ClientMessage, Hello, Message, VERSION_MAX, VERSION_MIN};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
@@ -94,7 +100,8 @@ impl Attacked {
     fn crowd(&self, connections: usize, every: Duration, sends: String) -> RunningCrowd {
         let target = Target::Tls(self.manager, self.ca.clone());
         // Some share their address with the nodes and the administrator.
-        Crowd { target, connections, sends: sends.into_bytes(), every, addresses: 8 }.start()
+        let sends = sends.into_bytes();
+        Crowd { target, connections, sends, drips: false, every, addresses: 8, user: None }.start()
     }
 
     fn get(&self, path: &str, headers: &str) -> String {
@@ -287,7 +294,7 @@ fn strangers_take_no_place_at_any_listener_of_a_node() {
     let every = Duration::from_secs(2);
     let crowd = |target: Target, connections, sends: &str| {
         let sends = sends.as_bytes().to_vec();
-        Crowd { target, connections, sends, every, addresses: 8 }.start()
+        Crowd { target, connections, sends, drips: false, every, addresses: 8, user: None }.start()
     };
     let requests = [
         "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
@@ -296,7 +303,6 @@ fn strangers_take_no_place_at_any_listener_of_a_node() {
     ];
     let socket = |name: &str| Target::Unix(node.dir().join(name));
     let mut crowds = vec![crowd(Target::Tcp(node.tcp_address()), 640, "")];
-    // The administration socket has no strangers: the kernel lets only its users connect.
     for target in [Target::Tcp(metrics), socket("status.sock")] {
         crowds.push(crowd(target.clone(), 160, ""));
         crowds.extend(requests.map(|request| crowd(target.clone(), 160, request)));
@@ -332,6 +338,196 @@ fn strangers_take_no_place_at_any_listener_of_a_node() {
     let metrics = node.metrics();
     let displaced = metrics.lines().find_map(|line| line.strip_prefix(displaced)).expect("a line");
     assert!(displaced.parse::<f64>().expect("a number") > 100.0, "{displaced}");
+}
+
+/// Users of the node's machine, without an entry in `/etc/passwd`. The node serves and obeys these:
+const GATEWAY: u32 = 4_000_031;
+const ADMINISTRATOR: u32 = 4_000_032;
+/// It serves these two, which have no key, and
+const GREEDY: [u32; 2] = [4_000_033, 4_000_034];
+/// not this one.
+const STRANGER: u32 = 4_000_035;
+
+/// The ways of a crowd that takes places with a request: silence, a byte now and then, a part.
+fn ways(request: &[u8]) -> [(Vec<u8>, bool); 3] {
+    let part = request[..request.len() / 2].to_vec();
+    [(Vec::new(), false), (request.to_vec(), true), (part, false)]
+}
+
+/// A crowd of one user at a unix socket, with ten times as many connections as there are places.
+fn local_crowd(
+    socket: PathBuf,
+    places: usize,
+    user: u32,
+    (sends, drips): (Vec<u8>, bool),
+) -> RunningCrowd {
+    let (target, every) = (Target::Unix(socket), Duration::from_secs(2));
+    let connections = 10 * places;
+    Crowd { target, connections, sends, drips, every, addresses: 1, user: Some(user) }.start()
+}
+
+fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let (min_version, max_version) = (VERSION_MIN, VERSION_MAX);
+    let agent = "crowd ".repeat(9);
+    ClientMessage::Hello(Hello { min_version, max_version, features: 0, agent }).encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn local_users_keep_no_gateway_and_no_administrator_from_a_node() {
+    if !is_root() {
+        skip!("only root connects as other users");
+    }
+    allow_descriptors();
+    let world = World::new();
+    let options = NodeOptions { tcp: true, ..NodeOptions::default() };
+    let mut node = Node::prepare(world.dir(), "node-1", &options);
+    let places = scaled(64, 256);
+    let file = node.dir().join("node.toml");
+    let text = fs::read_to_string(&file).expect("settings");
+    let admitted = [GATEWAY, GREEDY[0], GREEDY[1]].map(|user| format!("uid:{user}"));
+    let admin = format!("[admin]\nuids = [{ADMINISTRATOR}]\n");
+    let text = text.replace("[admin]\n", &admin);
+    let limits = format!("[limits]\nconnections = {places}\n");
+    fs::write(&file, format!("identities = {admitted:?}\n{text}{limits}")).expect("settings");
+    node.up();
+    let policy = ["--allow-uid", &GATEWAY.to_string()];
+    let _ = node.import_with("www", &world.identity(KeyKind::Rsa2048), &policy);
+    let connected = |socket: &str| {
+        let stream = UnixStream::connect(node.dir().join(socket)).expect("the socket");
+        stream.set_read_timeout(Some(wait::SOON)).expect("a timeout");
+        stream
+    };
+    let gateway = || {
+        as_user(GATEWAY, || Connection::over(connected("node.sock"), "www", false))
+            .expect("the node serves a gateway that connects")
+    };
+    let mut kept = gateway();
+
+    let request = "GET /sessions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let (jobs, admin) = (node.socket(), node.dir().join("admin.sock"));
+    let mut crowds = vec![
+        // Sessions, which never give way.
+        local_crowd(jobs.clone(), places, GREEDY[0], (hello(), false)),
+        Crowd {
+            target: Target::Tcp(node.tcp_address()),
+            connections: 10 * places / 4,
+            sends: Vec::new(),
+            drips: false,
+            every: Duration::from_secs(1),
+            addresses: 8,
+            user: None,
+        }
+        .start(),
+    ];
+    for way in ways(&hello()) {
+        crowds.push(local_crowd(jobs.clone(), places, GREEDY[1], way.clone()));
+        crowds.push(local_crowd(jobs.clone(), places, STRANGER, way));
+    }
+    for way in ways(request.as_bytes()) {
+        // An administrator may have a program that goes wrong.
+        for user in [STRANGER, ADMINISTRATOR] {
+            crowds.push(local_crowd(admin.clone(), 64, user, way.clone()));
+        }
+    }
+    let tried = |crowd: &RunningCrowd| crowd.counts().0 + crowd.counts().1;
+    wait::until("all attack", || crowds.iter().all(|crowd| tried(crowd) > 10 * places as u64 / 4));
+
+    let start = Instant::now();
+    let mut rounds = 0;
+    while start.elapsed() < Duration::from_secs(scaled(3, 60) as u64) {
+        for client in [&mut kept, &mut gateway()] {
+            let (outcome, _) = client.flood(4, Duration::from_millis(50)).expect("a session");
+            assert!(outcome.served > 0, "{outcome:?}");
+            assert_eq!(outcome.busy + outcome.over_quota + outcome.failed, 0, "{outcome:?}");
+        }
+        let sessions = run(&mut node.command(&["status", "--sessions"]));
+        assert!(sessions.status.success(), "{}", text_of(&sessions));
+        // One of many with this name: it enters, and may give way to the next ones.
+        wait::until("an administrator with a name of its own is served", || {
+            let answer =
+                as_user(ADMINISTRATOR, || answer_of(&mut connected("admin.sock"), request));
+            answer.starts_with("HTTP/1.1 200 ") && answer.contains(&format!("uid:{GATEWAY}"))
+        });
+        rounds += 1;
+    }
+    println!("{rounds} rounds: {:?}", crowds.iter().map(RunningCrowd::counts).collect::<Vec<_>>());
+    drop(crowds);
+    for reason in ["too-many-of-identity", "not-admitted", "displaced"] {
+        let name = format!("millrace_connections_refused_total{{reason=\"{reason}\"}} ");
+        let metrics = node.metrics();
+        let count = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("a line");
+        assert!(count.parse::<f64>().expect("a number") > 100.0, "{reason}: {count}");
+    }
+    assert!(!node.log().contains("panicked"), "{}", node.log());
+}
+
+/// Places of newcomers at the socket of a device.
+const NEWCOMERS: usize = 16;
+
+#[test]
+fn local_users_keep_no_monitor_from_its_device() {
+    if !is_root() {
+        skip!("only root connects as other users");
+    }
+    allow_descriptors();
+    let machine = Machine::start(&[]);
+    // A message without a body, and one with a body that never comes.
+    let message = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
+    let [owner, announced] = [[3, 1, 0], [16, 1, 8]].map(message);
+    let mut all = ways(&owner).to_vec();
+    all.extend([(announced, false), (b"GET / HTTP/1.1\r\n\r\n".to_vec(), false)]);
+    let crowd = |way: &(Vec<u8>, bool), user| {
+        local_crowd(machine.socket.clone(), NEWCOMERS, user, way.clone())
+    };
+    // Root's group may connect. One crowd is of the same user as the monitor.
+    let mut crowds: Vec<_> = all.iter().map(|way| crowd(way, STRANGER)).collect();
+    crowds.push(crowd(&all[0], 0));
+    wait::until("all attack", || crowds.iter().all(|crowd| crowd.counts().0 > NEWCOMERS as u64));
+    let (done, served) = mpsc::channel();
+    let (socket, rounds) = (machine.socket.clone(), scaled(3, 30));
+    thread::spawn(move || {
+        for _ in 0..rounds {
+            let mut guest = None;
+            // It may give way to newcomers of its own user until its first message is there.
+            wait::until("a device", || {
+                guest = Guest::connect(&socket, 1, INDIRECT_FEATURE).ok();
+                guest.is_some()
+            });
+            let mut guest = guest.expect("connected");
+            let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+            load.offer(&mut guest, 20);
+            done.send(load.finish(&mut guest)).expect("the test waits");
+        }
+    });
+    for _ in 0..rounds {
+        assert_eq!(served.recv_timeout(wait::SOON), Ok(0), "a monitor has its device");
+        assert_eq!(machine.status()["ready"], true);
+    }
+    println!("{:?}", crowds.iter().map(RunningCrowd::counts).collect::<Vec<_>>());
+}
+
+#[test]
+fn monitor_that_stops_in_the_middle_of_a_message_holds_up_no_upgrade() {
+    let machine = Machine::start(&[]);
+    let owner = [3_u32, 1, 0].map(u32::to_le_bytes).concat();
+    let features = [1_u32, 1, 0].map(u32::to_le_bytes).concat();
+    let connected = || {
+        let mut monitor = UnixStream::connect(&machine.socket).expect("a connection");
+        monitor.write_all(&owner).expect("a message");
+        wait::until("the monitor is known", || machine.status()["connected"] == true);
+        monitor
+    };
+    let mut writes_half = connected();
+    writes_half.write_all(&features[..6]).expect("half a message");
+    machine.upgrade();
+    drop(writes_half);
+    wait::until("the monitor is gone", || machine.status()["connected"] == false);
+    let mut reads_nothing = connected();
+    reads_nothing.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    while reads_nothing.write_all(&features).is_ok() {}
+    machine.upgrade();
 }
 
 /// A user that the namespace of the node does not map, without an entry in `/etc/passwd`.
