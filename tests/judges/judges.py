@@ -312,14 +312,30 @@ def compare(outcome, stock, table):
             outcome.differences.append({"test": test, "without": without, "with": present, "reason": reason})
 
 
-def result_table(outcomes, versions):
-    yield "| suite | version | release | mode | passed | failed | skipped | pooled | local | differences |"
-    yield "|---|---|---|---|---:|---:|---:|---:|---:|---:|"
+HEAD = """\
+| suite | version | release | mode | passed | failed | skipped | pooled | local | listed | faults | run |
+|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|
+"""
+
+
+def result_rows(outcomes, versions, run):
     for row in outcomes:
+        listed = sum(1 for found in row.differences if found["reason"])
         yield (
             f"| {row.suite} | {versions[row.suite, row.release]} | {row.release} | {row.mode} | {row.count('passed')} |"
-            f" {row.count('failed')} | {row.count('skipped')} | {row.pooled} | {row.local} | {len(row.differences)} |"
+            f" {row.count('failed')} | {row.count('skipped')} | {row.pooled} | {row.local} | {listed} |"
+            f" {len(row.faults) + len(row.differences) - listed} | {run} |\n"
         )
+
+
+def merged(page, rows):
+    """The page with these rows in the place of the former ones of the same runs."""
+    key = lambda line: tuple(line.split(" | ")[place].strip("| ") for place in (0, 2, 3))
+    place = lambda line: ([*suites.ALL, key(line)[0]].index(key(line)[0]), key(line)[1], MODES.index(key(line)[2]))
+    head, mark, former = page.partition(MARK)
+    table = {key(line): line for line in former.splitlines(True) if re.match(r"\| (?!suite )", line)}
+    table |= {key(line): line for line in rows}
+    return f"{head}{mark}\n{HEAD}{''.join(sorted(table.values(), key=place))}"
 
 
 def main():
@@ -336,6 +352,8 @@ def main():
         if name not in suites.ALL:
             parser.error(f"no suite {name}; there are: {' '.join(suites.ALL)}")
     judge = Judge(arguments)
+    describe = ["git", "describe", "--always", "--exclude=*", "--dirty"]
+    commit = subprocess.run(describe, cwd=WORKSPACE, check=True, capture_output=True, text=True).stdout.strip()
     plan = [
         (suites.ALL[name], release, mode)
         for name in arguments.suites or suites.ALL
@@ -371,6 +389,7 @@ def main():
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     report = {
         "date": today,
+        "commit": commit,
         "faults": faults,
         "runs": [
             {
@@ -383,11 +402,10 @@ def main():
         ],
     }
     arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    lines = "\n".join(result_table(outcomes, versions))
-    print(lines)
+    rows = list(result_rows(outcomes, versions, f"{today} {commit}"))
+    print(HEAD + "".join(rows))
     if arguments.write:
-        head, mark, _ = PAGE.read_text().partition(MARK)
-        PAGE.write_text(f"{head}{mark}\nThe run of {today}, with {len(faults)} faults:\n\n{lines}\n")
+        PAGE.write_text(merged(PAGE.read_text(), rows))
     for fault in faults:
         print(f"FAULT: {fault}")
     passed = sum(row.count("passed") for row in outcomes if row.mode != "none")
