@@ -24,6 +24,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -47,11 +48,9 @@ MODES = ["none", "local", "pool", "stubs", "both", "async"]
 LOCAL = {"local", "both", "async"}
 PLAIN_KEYS = {"pool", "both", "async"}
 STUBS = {"stubs", "both", "async"}
-RELEASES = ["bookworm", "trixie"]
+RELEASES = ["bookworm", "trixie", "3.0.2", "4.0.3"]
 # Reasons that begin so are of tests that end now in one way, now in another: they may be equal, too.
 SOMETIMES = "sometimes: "
-# Seconds in which the longest suite ends on a busy machine, several times over.
-PATIENCE = 2400
 PRIVATE_KEY = re.compile(
     r"-----BEGIN ((?:RSA |EC |DSA )?PRIVATE KEY)-----\n(?!Proc-Type).*?-----END \1-----\n?", re.DOTALL
 )
@@ -181,7 +180,7 @@ class Judge:
         source = WORKSPACE / "tests/clients/evp_counters.c"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.counters, source], check=True)
 
-    def configuration(self, mode, node):
+    def configuration(self, mode, node, below):
         words = [self.millrace, "gateway", "openssl", "--provider", self.provider]
         if mode != "local":
             words += ["--pool", f"unix:{node.socket}"]
@@ -190,7 +189,12 @@ class Judge:
         if mode in LOCAL:
             words.append("--local")
         text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        text = text.replace("\n.include = /etc/ssl/openssl.cnf\n", f"\n.include = {below}\n")
         return text.replace("\nlocal = on\n", "\nlocal = all\n")
+
+    def root(self, release):
+        """The folder of a Debian release, or of one of OpenSSL."""
+        return WORKSPACE / "target" / (f"openssl-{release}" if release[0].isdigit() else f"judges-{release}")
 
     def inside(self, root, words):
         # The quick part runs programs of this machine.
@@ -200,6 +204,14 @@ class Judge:
             command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
         return command
 
+    def version(self, name, release):
+        said = subprocess.run(
+            self.inside(self.root(release), suites.ALL[name].version), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={"PATH": "/usr/sbin:/usr/bin"},
+        )
+        found = re.search(r"\d+(\.\d+)+", said.stdout)
+        return found[0] if found else "?"
+
     def attempt(self, suite, release, mode):
         """One run of a suite; a fault of its own, if it cannot be made."""
         try:
@@ -208,7 +220,7 @@ class Judge:
             return Outcome(suite.__name__.lower(), release, mode, {}, faults=[f"it could not be run: {error}"])
 
     def run(self, suite, release, mode):
-        root = pathlib.Path(WORKSPACE / "target" / f"judges-{release}")
+        root = self.root(release)
         name = suite.__name__.lower()
         work = self.work / release / name / mode
         shutil.rmtree(work, ignore_errors=True)
@@ -234,7 +246,7 @@ class Judge:
                     outcome.stubs = sum(replace_keys(folder, node) for folder in run.keys)
                 node.start()
             if mode != "none":
-                (work / "openssl.cnf").write_text(self.configuration(mode, node))
+                (work / "openssl.cnf").write_text(self.configuration(mode, node, run.below))
                 environment["OPENSSL_CONF"] = str(work / "openssl.cnf")
             environment.update(run.environment)
             log = work / "log"
@@ -244,9 +256,9 @@ class Judge:
                     stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 )
                 try:
-                    process.wait(timeout=PATIENCE)
+                    process.wait(timeout=run.patience)
                 except subprocess.TimeoutExpired:
-                    outcome.faults.append(f"it did not end within {PATIENCE} s")
+                    outcome.faults.append(f"it did not end within {run.patience} s")
                 finally:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
@@ -343,7 +355,7 @@ def main():
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(suites.ALL)} [default: all]")
     parser.add_argument("--release", choices=[*RELEASES, "machine"], action="append", help="default: both")
     parser.add_argument("--modes", type=lambda text: text.split(","), help="besides none, separated by commas")
-    parser.add_argument("--only", help="tests of the suite, as it names them (python: patterns)")
+    parser.add_argument("--only", default="", help="tests of the suite, as it names them (python: patterns)")
     parser.add_argument("--json", type=pathlib.Path, default=WORKSPACE / "target/judges/result.json")
     parser.add_argument("--write", action="store_true", help="write the table to docs/judges.md")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time [default: 2]")
@@ -357,22 +369,26 @@ def main():
     plan = [
         (suites.ALL[name], release, mode)
         for name in arguments.suites or suites.ALL
-        for release in arguments.release or RELEASES
+        for release in arguments.release or suites.ALL[name].releases
+        if release in (*suites.ALL[name].releases, "machine")
         for mode in judge.modes(suites.ALL[name])
     ]
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        outcomes = list(pool.map(lambda one: judge.attempt(*one), plan))
-    versions = {}
-    for name, release in {(row.suite, row.release) for row in outcomes}:
-        command = judge.inside(WORKSPACE / f"target/judges-{release}", suites.ALL[name].version)
-        said = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={"PATH": "/usr/sbin:/usr/bin"}
-        )
-        versions[name, release] = re.search(r"\d+(\.\d+)+", said.stdout)[0]
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     table = Differences(TABLE.read_text())
-    stock = {(row.suite, row.release): row for row in outcomes if row.mode == "none"}
-    for row in outcomes:
-        compare(row, stock[row.suite, row.release], table)
+    outcomes, versions, rows = [], {}, []
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        done = pool.map(lambda one: judge.attempt(*one), plan)
+        # Each suite's rows are on the page as soon as it has ended: a later one may fail, or the run be ended.
+        for key, group in itertools.groupby(done, lambda row: (row.suite, row.release)):
+            group = list(group)
+            versions[key] = judge.version(*key)
+            for row in group:
+                compare(row, group[0], table)
+            outcomes += group
+            new = list(result_rows(group, versions, f"{today} {commit}"))
+            rows += new
+            if arguments.write:
+                PAGE.write_text(merged(PAGE.read_text(), new))
     faults = []
     for row in outcomes:
         where = f"{row.suite} on {row.release}, {row.mode}"
@@ -386,7 +402,6 @@ def main():
     if not arguments.only:
         done = [(row.suite, row.release, row.mode) for row in outcomes]
         faults += [f"{TABLE.name} lists what is no longer so: {row}" for row in table.unseen(done)]
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     report = {
         "date": today,
         "commit": commit,
@@ -402,10 +417,7 @@ def main():
         ],
     }
     arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    rows = list(result_rows(outcomes, versions, f"{today} {commit}"))
     print(HEAD + "".join(rows))
-    if arguments.write:
-        PAGE.write_text(merged(PAGE.read_text(), rows))
     for fault in faults:
         print(f"FAULT: {fault}")
     passed = sum(row.count("passed") for row in outcomes if row.mode != "none")

@@ -31,10 +31,13 @@ WITHOUT_FILES = ("none", "local", "pool", "both")
 
 
 class Suite:
+    releases = ("bookworm", "trixie")
     modes = ALL_MODES
     proves = ("local", "pool")
     # Seconds for one file of tests.
     limit = 120
+    # Seconds in which the suite ends on a busy machine, several times over.
+    patience = 2400
 
     def __init__(self, workspace, root, work, mode, only):
         self.workspace, self.root, self.work, self.mode, self.only = workspace, root, work, mode, only
@@ -42,6 +45,8 @@ class Suite:
         self.folder = work
         self.keys = []
         self.environment = {}
+        # The configuration that Millrace's one includes.
+        self.below = "/etc/ssl/openssl.cnf"
         self.prepare()
 
     def copy(self, source, name):
@@ -53,7 +58,7 @@ class Suite:
 
     def each(self, lines, *command):
         """The command that runs these lines one after another."""
-        listed = [line for line in lines if not self.only or self.only in line]
+        listed = [line for line in map(str, lines) if self.only in line]
         (self.work / "list").write_text("".join(f"{line}\n" for line in listed))
         return ["bash", "-c", EACH, "each", self.work / "list", str(self.limit), *command]
 
@@ -101,6 +106,8 @@ class Python(Suite):
 class Tap(Suite):
     """Perl's way to say what each of a file's tests gave."""
 
+    indent = ""
+
     def parse(self, output):
         tests = {}
         for name, text, status in FILE.findall(output):
@@ -111,7 +118,7 @@ class Tap(Suite):
             # Processes of a test write in no certain order, and count for themselves: what is the same is how many
             # tests had which end.
             numbers = {"passed": 0, "failed": 0, "skipped": 0}
-            for verdict, rest in re.findall(r"^(ok|not ok)\b(.*)$", text, re.MULTILINE):
+            for verdict, rest in re.findall(rf"^{self.indent}(ok|not ok)\b(.*)$", text, re.MULTILINE):
                 skipped = re.search(r"#\s*(skip|todo)\b", rest, re.IGNORECASE)
                 end = "skipped" if skipped else "passed" if verdict == "ok" else "failed"
                 numbers[end] += 1
@@ -177,14 +184,20 @@ class Node(Suite):
     """The tests of Node.js whose names begin with test-tls-."""
 
     version = ["node", "-v"]
+    names = ("test-tls-*.*js",)
+    # What a file has to contain.
+    needs = ""
 
     def prepare(self):
         self.folder = self.copy(self.source / "nodejs/test", "source/test").parent
         self.copy(self.source / "nodejs/lib", "source/lib")
         self.keys = [self.folder / "test/fixtures"]
         lines = []
-        for path in sorted((self.folder / "test/parallel").glob("test-tls-*.*js")):
-            flags = re.search(r"^// Flags: (.*)$", path.read_text(), re.MULTILINE)
+        for path in sorted(path for name in self.names for path in (self.folder / "test/parallel").glob(name)):
+            text = path.read_text()
+            if not re.search(self.needs, text):
+                continue
+            flags = re.search(r"^// Flags: (.*)$", text, re.MULTILINE)
             lines.append(f"{flags[1] if flags else ''} {path.relative_to(self.folder)}")
         self.command = self.each(lines, "node")
 
@@ -194,6 +207,24 @@ class Node(Suite):
             if status == "0" and re.search(r"^1\.\.0 # Skipped", text, re.MULTILINE):
                 tests[name] = "skipped"
         return tests
+
+
+class NodeHttps(Node):
+    """Node's tests of HTTPS, and those of HTTP/2 that do it over TLS."""
+
+    names = ("test-https-*.*js", "test-http2-*.*js")
+    needs = r"createSecureServer|readKey|\btls\b|require\('https'\)"
+
+
+class NodeCrypto(Node):
+    """Node's tests of its module crypto. They compare keys with what comes out of them: no stubs."""
+
+    modes = WITHOUT_FILES
+    names = ("test-crypto-*.*js", "test-webcrypto-*.*js")
+
+    def prepare(self):
+        super().prepare()
+        self.keys = []
 
 
 class HaProxy(Suite):
@@ -292,6 +323,49 @@ class OpenSsl(Suite):
         return tests
 
 
+class Recipes(Tap):
+    """OpenSSL's recipes of keys, signatures, digests and TLS, on releases that no Debian has. They look into the keys:
+    no stubs."""
+
+    releases = ("3.0.2", "4.0.3")
+    modes = WITHOUT_FILES
+    version = ["openssl", "version"]
+    limit = 900
+    patience = 7200
+    indent = r"[ #]*"
+    topics = (
+        "15-test_(ecdsa|mp_rsa|rsa|rsapss)", "20-test_(dgst|kdf|mac|pkeyutl)",
+        "30-test_(evp|evp_fetch_prov|evp_kdf|evp_pkey_provided)", "70-test_(clienthello|ssl.*|tls.*)",
+        "80-test_(dtls|ssl_new|tsa)", "90-test_(sslapi|threads|tls13ccs)",
+    )
+
+    def prepare(self):
+        release = self.root.name.rpartition("-")[2]
+        subprocess.run([self.workspace / "scripts/openssl-release.sh", release], check=True, stdout=subprocess.DEVNULL)
+        built = self.root.with_name(f"{self.root.name}-source") / "openssl"
+        self.folder = self.work / "source"
+        (self.folder / "test").mkdir(parents=True)
+        for path in [*built.iterdir(), *(built / "test").iterdir()]:
+            if path.name not in ("test", "test-runs", "default.cnf"):
+                (self.folder / path.relative_to(built)).symlink_to(path)
+        self.below = self.folder / "apps/openssl.cnf"
+        self.environment = {
+            "TOP": str(self.folder), "HARNESS_VERBOSE": "1", "OPENSSL_CONF": str(self.below),
+            "OPENSSL_MODULES": f"{self.folder}/providers", "OPENSSL_ENGINES": f"{self.folder}/engines",
+            # In the place of a script that looks for the libraries, which costs more than most of the programs.
+            "EXE_SHELL": "/usr/bin/env",
+        }
+        # Tests with contexts of their own load this file.
+        default = (built / "test/default.cnf").read_text()
+        if self.mode != "none":
+            del self.environment["OPENSSL_CONF"]
+            default = f".include {self.work}/openssl.cnf\n{default[default.index('[provider_sect]'):]}"
+        (self.folder / "test/default.cnf").write_text(default)
+        found = sorted(path.relative_to(self.folder) for path in (self.folder / "test/recipes").glob("*.t"))
+        found = [path for path in found if re.fullmatch("|".join(self.topics), path.stem)]
+        self.command = self.each(found, "perl", "-Iutil/perl", "-Iexternal/perl/Text-Template-1.56/lib")
+
+
 class RustOpenSsl(Suite):
     """The tests of the crate openssl, which are compiled with their keys: no stubs."""
 
@@ -311,7 +385,9 @@ class RustOpenSsl(Suite):
         return {name: ends[end] for name, end in found}
 
 
-SUITES = (Python, NetSSLeay, IoSocketSsl, Ruby, Node, HaProxy, OpenSsl, RustOpenSsl)
+SUITES = (
+    Python, NetSSLeay, IoSocketSsl, Ruby, Node, HaProxy, OpenSsl, RustOpenSsl, NodeHttps, NodeCrypto, Recipes
+)
 ALL = {suite.__name__.lower(): suite for suite in SUITES}
 if os.environ.get("NGINX_TESTS"):
     ALL["nginx"] = Nginx
