@@ -33,10 +33,12 @@ if [[ ! -x $program || $program -ot tests/clients/evp_counters.c || $program -ot
     mkdir -p "$built"
     log=$built/log
     {
-        # Only the headers that are generated.
-        (cd "$source" && perl ./Configure "linux-$(uname -m)" no-tests && make build_generated)
+        # Only the headers that are generated, and not among the sources: openssl-release.sh takes those for another
+        # release.
+        mkdir "$built/headers"
+        (cd "$built/headers" && perl "$source/Configure" "linux-$(uname -m)" no-tests && make build_generated)
         compile=(cc -w -O1 -DNO_LEGACY_MODULE -DOPENSSL_SUPPRESS_DEPRECATED
-            "-I$source/include" "-I$source/apps/include" "-I$source")
+            "-I$built/headers/include" "-I$source/include" "-I$source/apps/include" "-I$source")
         (cd "$built" && "${compile[@]}" -c "$source"/test/testutil/*.c "$source/apps/lib/opt.c")
         # A library: a program takes what it does not define itself.
         ar rc "$built/testutil.a" "$built"/*.o

@@ -50,7 +50,7 @@ TOML
         perl ./Configure "linux-$3" shared -O1 --prefix=/usr "--libdir=lib/$3-linux-gnu" --openssldir=/usr/lib/ssl
         nice -n 19 make -j2 build_generated
         nice -n 19 make -j2 libcrypto.so libssl.so build_modules apps/openssl
-        cp -P lib{crypto,ssl}.so* "$2/usr/lib/$3-linux-gnu/"
+        cp -P --remove-destination lib{crypto,ssl}.so* "$2/usr/lib/$3-linux-gnu/"
         mkdir -p "$2/usr/lib/$3-linux-gnu/ossl-modules"
         cp providers/legacy.so "$2/usr/lib/$3-linux-gnu/ossl-modules/"
         cp apps/openssl "$2/usr/bin/"
