@@ -5,6 +5,7 @@
 //! functions, and finds the devices that a command names.
 
 use millrace_hostfs::Root;
+use millrace_inspect::kernel::blocked;
 use millrace_inspect::qat::formats::full_address;
 use millrace_inspect::qat::ids::Generation;
 use millrace_inspect::qat::{self, FunctionHolder, QatDevice};
@@ -23,6 +24,8 @@ pub struct Observed {
     pub device: QatDevice,
     /// Its virtual functions, by bus address
     pub functions: Vec<ObservedFunction>,
+    /// The lines of this machine that keep its driver's module out; empty for a device with a driver
+    pub kept_out_by: Vec<String>,
 }
 
 /// A virtual function.
@@ -44,6 +47,8 @@ pub fn observe(root: &Root) -> Vec<Observed> {
     let all = qat::section(root).known.unwrap_or_default().devices;
     let (functions, physical): (Vec<QatDevice>, Vec<QatDevice>) =
         all.into_iter().partition(|device| device.virtual_function);
+    let is_driven = |device: &QatDevice| device.driver.is_some();
+    let blocked = if physical.iter().all(is_driven) { Vec::new() } else { blocked::of_root(root) };
     let mut devices = Vec::new();
     for (number, device) in physical.into_iter().enumerate() {
         let own = functions.iter().filter(|one| one.parent.as_ref() == Some(&device.address)).map(
@@ -54,7 +59,10 @@ pub fn observe(root: &Root) -> Vec<Observed> {
                 holders: function.holders.clone(),
             },
         );
-        devices.push(Observed { number, functions: own.collect(), device });
+        let module = (!is_driven(&device)).then(|| device.module());
+        let lines = blocked.iter().filter(|line| module.as_ref() == Some(&line.module));
+        let kept_out_by = lines.map(|line| line.by.clone()).collect();
+        devices.push(Observed { number, functions: own.collect(), device, kept_out_by });
     }
     devices
 }

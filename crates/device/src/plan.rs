@@ -57,14 +57,25 @@ pub enum PlanError {
         device: String,
     },
     /// No driver, so no files.
-    #[error(
-        "{device} has no driver: `millrace doctor` names a line that keeps {module} out; without one run `modprobe {module}`"
-    )]
+    #[error("{device} has no driver: run `modprobe {module}`")]
     NoDriver {
         /// Bus address.
         device: String,
         /// The module to load.
         module: String,
+    },
+    /// No driver, because a line keeps its module out.
+    #[error(
+        "{device} has no driver, since a line keeps {module} out, as mitigations of published holes do ({line}): read \
+         why before you remove it"
+    )]
+    DriverKeptOut {
+        /// Bus address.
+        device: String,
+        /// The module of its driver.
+        module: String,
+        /// The line, with its file.
+        line: String,
     },
     /// The driver has no such file.
     #[error(
@@ -168,7 +179,11 @@ fn check(
         return Err(PlanError::OldGeneration { device: device() });
     }
     if observed.device.driver.is_none() {
-        return Err(PlanError::NoDriver { device: device(), module: observed.device.module() });
+        let module = observed.device.module();
+        return Err(match observed.kept_out_by.first() {
+            Some(line) => PlanError::DriverKeptOut { device: device(), module, line: line.clone() },
+            None => PlanError::NoDriver { device: device(), module },
+        });
     }
     let files = [
         (

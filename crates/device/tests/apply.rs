@@ -228,7 +228,11 @@ fn impossible_wishes_are_refused_before_anything_is_written() {
     assert!(old.to_string().contains("Linux 6.8"), "{old}");
     kernel.machine.bind(CARD, None);
     let bare = wish(DeviceSettings { state: Some(DeviceState::Up), ..DeviceSettings::default() });
-    assert!(bare.to_string().contains("modprobe qat_4xxx"), "{bare}");
+    assert!(bare.to_string().ends_with("run `modprobe qat_4xxx`"), "{bare}");
+    kernel.machine.put("etc/modprobe.d/no-qat.conf", "install qat_4xxx /bin/false\n");
+    let kept = wish(DeviceSettings { state: Some(DeviceState::Up), ..DeviceSettings::default() });
+    let line = "(etc/modprobe.d/no-qat.conf: install qat_4xxx /bin/false)";
+    assert!(kept.to_string().contains(line), "{kept}");
     kernel.machine.put(&format!("sys/bus/pci/devices/{CARD}/device"), "0x37c8");
     let old = wish(DeviceSettings { state: Some(DeviceState::Up), ..DeviceSettings::default() });
     assert!(old.to_string().contains("adf_ctl"), "{old}");

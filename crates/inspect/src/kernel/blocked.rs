@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -55,6 +56,12 @@ impl BlockedModule {
         let fits = !module.is_empty() && module.len() <= MAX_NAME && module.chars().all(is_name);
         fits.then(|| Self { module: module.replace('-', "_"), by, holds_built_in: false })
     }
+}
+
+/// The blocked modules of the machine below a root.
+#[must_use]
+pub fn of_root(root: &Root) -> Vec<BlockedModule> {
+    read(&mut SectionReader::new(root))
 }
 
 /// Reads the blocked modules of a machine.
@@ -126,8 +133,6 @@ pub fn of_parameters(parameters: &str) -> Vec<BlockedModule> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-
-    use millrace_hostfs::Root;
 
     use super::*;
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use millrace_hostfs::child::{self, ChildLimits, find_program};
 use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::{ATTRIBUTE_BYTES, Root, TABLE_BYTES, cpu_list};
+use millrace_inspect::kernel::blocked::{self, BlockedModule};
 use serde::Deserialize;
 
 use crate::ipsec;
@@ -64,6 +65,8 @@ pub struct Host {
     pub has_multipath6: bool,
     /// Whether the kernel has bonds; asked for a bridged link only.
     pub has_bonding: bool,
+    /// Modules that lines of this machine keep out.
+    pub blocked: Vec<BlockedModule>,
     /// Bridges with their MTU in bytes; asked for a bridged link only.
     pub bridges: Vec<(String, u32)>,
     /// Names of the network devices.
@@ -203,14 +206,15 @@ impl Host {
             .collect();
         let devices = ip_devices();
         let number = |path: &str| root.text(path, ATTRIBUTE_BYTES).ok()?.trim().parse().ok();
+        let blocked = blocked::of_root(root);
         let mut host = Self {
             is_root: rustix::process::geteuid().is_root(),
             openvpn: openvpn_version(),
             strongswan: strongswan_version(),
             kernel: setting(root, "osrelease"),
             name: setting(root, "hostname"),
-            dco_kinds: dco_kinds(root),
-            has_esp: has_esp(root),
+            dco_kinds: dco_kinds(root, &blocked),
+            has_esp: kernel_module(root, &blocked, "esp4", "CONFIG_INET_ESP="),
             has_user_esp: PLUGIN_FOLDERS
                 .iter()
                 .any(|folder| root.exists(&format!("{folder}/libstrongswan-kernel-libipsec.so"))),
@@ -218,7 +222,8 @@ impl Host {
             // The kernel has this setting only with CONFIG_IP_ROUTE_MULTIPATH.
             has_multipath: root.exists("proc/sys/net/ipv4/fib_multipath_hash_policy"),
             has_multipath6: root.exists("proc/sys/net/ipv6/fib_multipath_hash_policy"),
-            has_bonding: link.bond().is_some() && has_bonding(root),
+            has_bonding: link.bond().is_some() && has_bonding(root, &blocked),
+            blocked,
             bridges: if link.bond().is_some() { ip_bridges() } else { Vec::new() },
             devices: devices.iter().flatten().map(|device| device.ifname.clone()).collect(),
             tuns: Vec::new(),
@@ -341,51 +346,61 @@ fn setting(root: &Root, name: &str) -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// Whether the kernel has a module: loaded, built in, or one that can be loaded.
-fn kernel_module(root: &Root, module: &str, option: &str) -> Option<bool> {
-    if root.exists(&format!("sys/module/{}", module.replace('-', "_"))) {
+/// Whether the kernel has a module: loaded, built in, or one that can be loaded and that no line keeps out.
+fn kernel_module(
+    root: &Root,
+    blocked: &[BlockedModule],
+    module: &str,
+    option: &str,
+) -> Option<bool> {
+    let name = module.replace('-', "_");
+    if root.exists(&format!("sys/module/{name}")) {
         return Some(true);
     }
+    let lines = || blocked.iter().filter(|line| line.module == name);
     let release = setting(root, "osrelease");
     let modules = format!("lib/modules/{release}");
     let named = |list: &str| root.lossy_text(&format!("{modules}/{list}"), MODULE_LIST_BYTES).ok();
-    let lists: Vec<String> =
-        ["modules.builtin", "modules.dep"].into_iter().filter_map(named).collect();
-    if lists.is_empty() {
+    let (built_in, loadable) = (named("modules.builtin"), named("modules.dep"));
+    if built_in.is_none() && loadable.is_none() {
         // A kernel without modules: its configuration says so, where it is kept.
         let config = root.lossy_text(&format!("boot/config-{release}"), MODULE_LIST_BYTES);
         return config.ok().map(|text| text.contains(option));
     }
-    let file = format!("/{module}.ko");
-    Some(lists.iter().any(|list| list.contains(&file)))
+    let has =
+        |list: Option<String>| list.is_some_and(|list| list.contains(&format!("/{module}.ko")));
+    if has(built_in) {
+        return Some(!lines().any(|line| line.holds_built_in));
+    }
+    Some(has(loadable) && lines().next().is_none())
 }
 
 /// Whether the kernel encrypts ESP packets; `None` if that cannot be seen.
 #[must_use]
 pub fn has_esp(root: &Root) -> Option<bool> {
-    kernel_module(root, "esp4", "CONFIG_INET_ESP=")
+    kernel_module(root, &blocked::of_root(root), "esp4", "CONFIG_INET_ESP=")
 }
 
 /// Whether the kernel has bonds. Where its modules cannot be seen, as in a container, it is asked for a bond in a
 /// network namespace that ends with the question.
-fn has_bonding(root: &Root) -> bool {
+fn has_bonding(root: &Root, blocked: &[BlockedModule]) -> bool {
     let ask = || {
         let words = ["--net", "ip", "link", "add", "dev", "probe", "type", "bond"];
         let mut command = Command::new(find_program("unshare")?);
         command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
         Some(child::run(&mut command, &[], ASKING).ok()?.status.success())
     };
-    kernel_module(root, "bonding", "CONFIG_BONDING=").or_else(ask).unwrap_or(false)
+    kernel_module(root, blocked, "bonding", "CONFIG_BONDING=").or_else(ask).unwrap_or(false)
 }
 
 /// Kinds of devices that encrypt for OpenVPN in this kernel, each with its module and its kernel option.
-fn dco_kinds(root: &Root) -> Vec<&'static str> {
+fn dco_kinds(root: &Root, blocked: &[BlockedModule]) -> Vec<&'static str> {
     let all = [
         ("ovpn", "ovpn", "CONFIG_OVPN="),
         // No kernel has it built in.
         ("ovpn-dco", "ovpn-dco-v2", "CONFIG_OVPN_DCO_V2="),
     ];
-    let there = |module, option| kernel_module(root, module, option) == Some(true);
+    let there = |module, option| kernel_module(root, blocked, module, option) == Some(true);
     let found = all.into_iter().filter(|(_, module, option)| there(module, option));
     found.map(|(kind, ..)| kind).collect()
 }

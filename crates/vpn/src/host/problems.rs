@@ -139,7 +139,10 @@ impl Host {
         if link.carries_v6() && link.is_multipath() && !self.has_multipath6 {
             problems.push(LinkProblem::of_host(
                 "the kernel has no IPv6, or no multipath routes of it",
-                "load the module ipv6, or leave inner6 and networks of IPv6 out",
+                self.loading(
+                    &["ipv6"],
+                    "load the module ipv6, or leave inner6 and networks of IPv6 out",
+                ),
             ));
         }
         if link.bond().is_some() && !self.has_bonding {
@@ -147,7 +150,10 @@ impl Host {
                 line: link.lines.mode,
                 ..LinkProblem::of_host(
                     "the kernel has no bonding",
-                    "modprobe bonding, or use a kernel with CONFIG_BONDING; without it write mode = \"routed\"",
+                    self.loading(
+                        &["bonding"],
+                        "modprobe bonding, or use a kernel with CONFIG_BONDING; without it write mode = \"routed\"",
+                    ),
                 )
             });
         }
@@ -162,13 +168,30 @@ impl Host {
                     line: link.lines.data_path.or(link.lines.engine),
                     ..LinkProblem::of_host(
                         format!("the kernel has no {found}, which encrypts for OpenVPN"),
-                        format!("use {needed}, or leave data-path out"),
+                        self.loading(
+                            &["ovpn", "ovpn_dco_v2"],
+                            &format!("use {needed}, or leave data-path out"),
+                        ),
                     )
                 });
             }
             LinkEngine::OpenVpn(_) => {}
         }
         problems
+    }
+
+    /// `remedy`, which loads a module, or the lines of this machine that keep one of these modules out: they may close a
+    /// published hole.
+    fn loading(&self, modules: &[&str], remedy: &str) -> String {
+        let mut lines = self.blocked.iter().filter(|line| modules.contains(&line.module.as_str()));
+        match lines.next() {
+            Some(line) => format!(
+                "a line keeps the module out, as mitigations of published holes do ({}): read why before you remove it; \
+                 otherwise: {remedy}",
+                line.by
+            ),
+            None => remedy.to_owned(),
+        }
     }
 
     fn ipsec_problems(&self, link: &VpnLink, settings: &IpsecSettings) -> Vec<LinkProblem> {
@@ -185,8 +208,11 @@ impl Host {
             DataPath::Kernel => add(
                 self.has_esp == Some(false),
                 "the kernel has no ESP".to_owned(),
-                "with the fix of CVE-2026-43284 (Linux 6.1.171, 6.6.138, 6.12.87, 6.18.28, 7.0.5) and no line of \
-                 modprobe.d that keeps it out: modprobe esp4; otherwise write data-path = \"user\"",
+                &self.loading(
+                    &["esp4"],
+                    "with the fix of CVE-2026-43284 (Linux 6.1.171, 6.6.138, 6.12.87, 6.18.28, 7.0.5): modprobe esp4; \
+                     otherwise write data-path = \"user\"",
+                ),
             ),
             DataPath::User => add(
                 !self.has_user_esp,
@@ -243,7 +269,10 @@ impl Host {
         host(
             !self.has_tun && takes_tun,
             "there is no /dev/net/tun".to_owned(),
-            "modprobe tun; in a container pass the device in (--device /dev/net/tun)",
+            &self.loading(
+                &["tun"],
+                "modprobe tun; in a container pass the device in (--device /dev/net/tun)",
+            ),
         );
         host(
             !self.has_multipath && link.is_multipath(),

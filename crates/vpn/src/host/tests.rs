@@ -263,12 +263,38 @@ fn kernel_without_esp_is_told_from_one_with_a_module() {
         fs::write(path, text).expect("a file");
     };
     let root = Root::open(dir.path()).expect("a root");
-    assert_eq!(kernel_module(&root, "esp4", "CONFIG_INET_ESP="), None);
+    let has_esp = || has_esp(&root);
+    assert_eq!(has_esp(), None);
     write("proc/sys/kernel/osrelease", "6.1.0\n");
     write("boot/config-6.1.0", "# CONFIG_INET_ESP is not set\n");
-    assert_eq!(kernel_module(&root, "esp4", "CONFIG_INET_ESP="), Some(false));
+    assert_eq!(has_esp(), Some(false));
     write("lib/modules/6.1.0/modules.dep", "kernel/net/ipv4/esp4.ko:\n");
-    assert_eq!(kernel_module(&root, "esp4", "CONFIG_INET_ESP="), Some(true));
+    assert_eq!(has_esp(), Some(true));
+    // A published mitigation, until the module is loaded or where it is built in.
+    write("etc/modprobe.d/mitigation.conf", "install esp4 /bin/false\n");
+    assert_eq!(has_esp(), Some(false));
+    write("lib/modules/6.1.0/modules.builtin", "kernel/net/ipv4/esp4.ko\n");
+    assert_eq!(has_esp(), Some(true));
+    fs::remove_file(dir.path().join("lib/modules/6.1.0/modules.builtin")).expect("removed");
+    write("sys/module/esp4/refcnt", "0\n");
+    assert_eq!(has_esp(), Some(true));
+}
+
+#[test]
+fn line_that_keeps_a_module_out_is_named_in_place_of_the_command_that_loads_it() {
+    let text = include_str!("../../fixtures/ipsec/link.toml");
+    let link = VpnLink::parse(text).expect("a link");
+    let line = "install esp4 /bin/false";
+    let blocked = blocked::of_line("etc/modprobe.d/mitigation.conf", line).into_iter().collect();
+    let host = Host { has_esp: Some(false), blocked, ..Host::default() };
+    let problems = host.unable(&link);
+    let esp = problems.iter().find(|problem| problem.what.contains("ESP")).expect("a problem");
+    let remedy = &esp.remedy;
+    assert!(
+        remedy.contains("(etc/modprobe.d/mitigation.conf: install esp4 /bin/false)"),
+        "{remedy}"
+    );
+    assert!(remedy.contains("read why before you remove it"), "{remedy}");
 }
 
 #[test]
