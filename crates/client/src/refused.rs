@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use millrace_hostfs::process::Proc;
+use millrace_hostfs::{ReadResult, Unavailable};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -150,16 +151,26 @@ pub fn describe_start(error: &io::Error) -> String {
 
 /// The policy that confines this process, in words.
 fn security_module() -> String {
-    let proc = Proc::open(Path::new("/proc")).ok();
-    let label = proc.and_then(|proc| proc.security_label(std::process::id()));
-    match label.as_deref() {
-        Some(label) if label.ends_with(')') => {
+    let proc = Proc::open(Path::new("/proc"));
+    let label =
+        proc.map_or(Err(Unavailable::Missing), |proc| proc.security_label(std::process::id()));
+    policy_of(label)
+}
+
+/// The policy of a process with this label.
+fn policy_of(label: ReadResult<String>) -> String {
+    match label {
+        Err(Unavailable::Denied) => {
+            // Debian's profiles allow no process to read its own label.
+            "a profile of AppArmor denies it, and `journalctl -k` has the denial with the profile's name".to_owned()
+        }
+        Ok(label) if label.ends_with(')') => {
             format!("AppArmor's profile {label} denies it, and `journalctl -k` has the denial")
         }
-        Some(label) if label.contains(':') => {
+        Ok(label) if label.contains(':') => {
             format!("SELinux denies it to {label}, and `ausearch -m avc` has the denial")
         }
-        _ => "a security module of the kernel, or Landlock, denies it".to_owned(),
+        Ok(_) | Err(_) => "a security module of the kernel, or Landlock, denies it".to_owned(),
     }
 }
 
@@ -192,6 +203,21 @@ mod tests {
         for error in [Errno::CONNREFUSED, Errno::AGAIN, Errno::TIMEDOUT] {
             let known = [socket("AF_UNIX", error), unix(Path::new("/"), error), tcp(error)];
             assert!(known.iter().all(Option::is_none), "{error}");
+        }
+    }
+
+    #[test]
+    fn label_of_the_process_names_the_policy_that_refuses() {
+        let context = "system_u:system_r:httpd_t:s0".to_owned();
+        for (label, policy) in [
+            (Err(Unavailable::Denied), "a profile of AppArmor"),
+            (Ok("unbound (enforce)".to_owned()), "AppArmor's profile unbound (enforce)"),
+            (Ok(context), "SELinux denies it to system_u:system_r:httpd_t:s0, and `ausearch"),
+            (Ok("unconfined".to_owned()), "a security module"),
+            (Err(Unavailable::Missing), "a security module"),
+        ] {
+            let said = policy_of(label.clone());
+            assert!(said.starts_with(policy), "{label:?}: {said}");
         }
     }
 

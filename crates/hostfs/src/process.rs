@@ -280,12 +280,16 @@ impl Proc {
     }
 
     /// The label of a process by the security module of this kernel: AppArmor's profile with its mode, or SELinux's
-    /// context. `None` without such a module.
-    #[must_use]
-    pub fn security_label(&self, pid: u32) -> Option<String> {
-        let text = self.root.lossy_text(&format!("{pid}/attr/current"), MAX_SMALL).ok()?;
-        let text = text.trim_end_matches(['\0', '\n']);
-        (!text.is_empty()).then(|| text.to_owned())
+    /// context.
+    ///
+    /// # Errors
+    /// There is no such module, or the label is hidden: profiles of AppArmor hide it even from the process itself.
+    pub fn security_label(&self, pid: u32) -> ReadResult<String> {
+        let text = self.root.lossy_text(&format!("{pid}/attr/current"), MAX_SMALL)?;
+        match text.trim_end_matches(['\0', '\n']) {
+            "" => Err(Unavailable::Missing),
+            label => Ok(label.to_owned()),
+        }
     }
 
     /// The target of a link of a process: `exe`, `cwd`, `root`.

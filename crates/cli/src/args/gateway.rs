@@ -313,11 +313,13 @@ Examples:
   millrace gateway check haproxy --connect www.example.net:443 --json
   millrace gateway check nginx --pid 4711 --socket /run/millrace/node.sock
   millrace gateway check nginx --compression
+  millrace gateway check unbound --connect 127.0.0.1:853
 
 The command reads the running processes, their configuration and the node's
-status, then makes handshakes and counts where they were signed. It changes
-nothing. Run it as root: another user sees less, and the report names what
-could not be seen.
+status, then makes handshakes and counts where they were signed. Of a program
+other than nginx and HAProxy it reads no configuration: name its address. It
+changes nothing. Run it as root: another user sees less, and the report names
+what could not be seen.
 
 Exit codes: 0 no check failed (there may be warnings), 1 a check failed, 2 the
 command line is wrong.";
@@ -328,8 +330,8 @@ command line is wrong.";
 #[derive(Debug, Args)]
 #[command(after_long_help = CHECK_EXAMPLE)]
 pub(crate) struct CheckArgs {
-    /// Server to check
-    #[arg(value_enum)]
+    /// Server to check: nginx, haproxy, or the name of another program on
+    /// OpenSSL 3, such as unbound
     pub(crate) server: Server,
     /// Process id of its master [default: found by its name]
     #[arg(long, value_name = "PID")]

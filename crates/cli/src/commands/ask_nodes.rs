@@ -97,7 +97,8 @@ pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> 
         None => own,
     };
     let uid = user.uid;
-    let place = ProcessContext { pid: None, root: PathBuf::from("/"), user, is_confined: false };
+    let root = PathBuf::from("/");
+    let place = ProcessContext { pid: None, root, user, is_confined: false, profile: None };
     let asked = ask_from(&place, &pool.question)
         .ok_or_else(|| fail(Failure::Failed, format!("only root can ask as user {uid}")))?;
     let status = PoolStatus {
@@ -205,7 +206,12 @@ fn ask(question: &Question, taken: Taken) -> AskedNodes {
         });
         answers.collect()
     });
-    AskedNodes { answers, no_thread, filters: taken.filters, not_taken: taken.missing }
+    let is_denied = |file: &&PathBuf| {
+        let opened = fs::File::open(file);
+        opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    let denied = question.files.iter().filter(is_denied).cloned().collect();
+    AskedNodes { answers, no_thread, filters: taken.filters, not_taken: taken.missing, denied }
 }
 
 fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {

@@ -40,7 +40,7 @@ pub(crate) struct Taken {
 /// # Errors
 /// The kernel refuses the network, the root or the user of the place.
 pub(crate) fn take(place: &ProcessContext) -> io::Result<Taken> {
-    let confinement = place.pid.filter(|_| place.is_confined).map(Confinement::of).transpose()?;
+    let confinement = place.is_confined.then(|| Confinement::of(place)).transpose()?;
     if let Some(pid) = place.pid {
         enter_network(pid)?;
     }
@@ -87,24 +87,31 @@ fn become_user(user: &User) -> io::Result<()> {
 struct Confinement {
     limits: Vec<(Resource, Rlimit)>,
     no_new_privileges: bool,
-    /// AppArmor's profile, and the file that takes it.
+    /// The profile of AppArmor, and the file that takes it.
     profile: Option<(String, io::Result<File>)>,
     filters: Result<Vec<BpfProgram>, String>,
 }
 
 impl Confinement {
-    fn of(pid: u32) -> io::Result<Self> {
+    fn of(place: &ProcessContext) -> io::Result<Self> {
+        let profile = place.profile.clone().map(|profile| {
+            let file = OpenOptions::new().write(true).open("/proc/thread-self/attr/current");
+            (profile, file)
+        });
+        let Some(pid) = place.pid else {
+            return Ok(Self {
+                limits: Vec::new(),
+                no_new_privileges: false,
+                profile,
+                filters: Ok(Vec::new()),
+            });
+        };
         let proc = Proc::open(Path::new("/proc")).map_err(io::Error::other)?;
         let limit = |(name, resource)| {
             let most = proc.soft_limit(pid, name)?;
             Some((resource, Rlimit { current: Some(most), maximum: Some(most) }))
         };
         let limits = [("Max processes", Resource::Nproc), ("Max open files", Resource::Nofile)];
-        let profile = proc.security_label(pid).and_then(|label| {
-            let (profile, _mode) = label.strip_suffix(')')?.rsplit_once(" (")?;
-            let file = OpenOptions::new().write(true).open("/proc/thread-self/attr/current");
-            Some((profile.to_owned(), file))
-        });
         let has_filters = proc.status_number(pid, "Seccomp") == Some(FILTERED);
         let filters = if has_filters {
             sys::filters(pid)
@@ -167,7 +174,14 @@ mod tests {
 
     #[test]
     fn process_without_filters_has_none_to_take() {
-        let confinement = Confinement::of(std::process::id()).expect("this process");
+        let place = ProcessContext {
+            pid: Some(std::process::id()),
+            root: PathBuf::from("/"),
+            user: User::default(),
+            is_confined: true,
+            profile: None,
+        };
+        let confinement = Confinement::of(&place).expect("this process");
         assert!(confinement.filters.is_ok_and(|filters| filters.is_empty()));
         assert!(confinement.limits.iter().any(|(resource, _)| *resource == Resource::Nofile));
     }

@@ -43,18 +43,26 @@ impl ConfiguredPool {
         let mut keys = Vec::new();
         let mut user = None;
         for server in [Server::Haproxy, Server::Nginx] {
-            let config = installed(root, server);
+            let config = installed(root, &server);
             let stubs = config.keys.iter().filter_map(|path| match keys::look(root, path) {
                 KeyFile::Stub(stub) => Some(stub),
                 KeyFile::Plain | KeyFile::Other | KeyFile::Unreadable(_) => None,
             });
             let stubs: Vec<KeyStub> = stubs.filter(|stub| !keys.contains(stub)).collect();
             if !stubs.is_empty() && user.is_none() {
-                user = evidence::server_user(root, server, &config);
+                user = evidence::server_user(root, &server, "", &config);
             }
             keys.extend(stubs);
         }
-        Ok(Self { question: Question { nodes: provider.nodes, tls: provider.tls, keys }, user })
+        Ok(Self {
+            question: Question {
+                nodes: provider.nodes,
+                tls: provider.tls,
+                keys,
+                files: Vec::new(),
+            },
+            user,
+        })
     }
 }
 
@@ -75,9 +83,10 @@ pub enum PoolFileError {
 }
 
 /// The configuration of a server at its usual place.
-fn installed(root: &Root, server: Server) -> ServerConfig {
+fn installed(root: &Root, server: &Server) -> ServerConfig {
     match server {
         Server::Haproxy => server::haproxy::read(root, &[server::haproxy::DEFAULT_FILE.into()]),
+        Server::Other(_) => ServerConfig::default(),
         Server::Nginx => {
             let mut files = server::nginx::DEFAULT_FILES.iter();
             let file = files.find(|file| root.exists(file));

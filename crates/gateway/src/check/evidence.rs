@@ -16,6 +16,7 @@ use millrace_hostfs::process::{Proc, Process, User};
 use millrace_hostfs::systemd::{self, ServiceEnvironment, ServiceVariable};
 use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 
+use super::apparmor::Profile;
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
 use super::{CheckOptions, CheckOutcome, CheckRemedy, CheckReport, Server, utf8};
@@ -66,6 +67,8 @@ pub(super) struct Evidence {
     pub(super) preload: Variable,
     /// The unit that starts it.
     pub(super) unit: String,
+    /// The profile of AppArmor that confines a worker, or would.
+    pub(super) profile: Option<Profile>,
     /// Files that describe the environment and could not be read.
     pub(super) unread: Vec<String>,
     /// The files that are mapped into a worker.
@@ -93,8 +96,9 @@ impl Evidence {
             let root = confined
                 .as_ref()
                 .map_or_else(|| self.root_path.clone(), |chroot| below(&self.root_path, chroot));
-            let user = server_user(&self.root, self.server, &self.config)?;
-            let place = ProcessContext { pid: None, root, user, is_confined: false };
+            let user = server_user(&self.root, &self.server, &self.unit, &self.config)?;
+            let profile = self.profile.as_ref().map(|profile| profile.name.clone());
+            let place = ProcessContext { pid: None, root, user, is_confined: true, profile };
             return Some(WorkerPlace { place, confined });
         };
         let process = running.worker();
@@ -109,24 +113,38 @@ impl Evidence {
             }
         };
         let user = process.user.clone();
-        let place = ProcessContext { pid: Some(process.pid), root, user, is_confined: true };
+        let profile = self.profile.as_ref().map(|profile| profile.name.clone());
+        let place =
+            ProcessContext { pid: Some(process.pid), root, user, is_confined: true, profile };
         Some(WorkerPlace { place, confined })
     }
 
     /// How to restart the server.
     pub(super) fn restart(&self) -> CheckRemedy {
-        let server = self.server;
+        let server = &self.server;
         if self.systemd {
             let advice = format!("restart {server}: a reload is not enough");
-            CheckRemedy::run(advice, [format!("systemctl restart {server}")])
+            CheckRemedy::run(advice, [format!("systemctl restart {}", self.service())])
         } else {
             format!("restart {server} with this environment: a reload is not enough").into()
         }
     }
 
+    /// The name of the unit, as systemctl takes it.
+    pub(super) fn service(&self) -> &str {
+        self.unit.strip_suffix(".service").unwrap_or(&self.unit)
+    }
+
     /// How to give the server the generated configuration.
     pub(super) fn write(&self) -> CheckRemedy {
-        let server = self.server;
+        let server = &self.server;
+        if let Server::Other(name) = server {
+            let advice = format!(
+                "write openssl.cnf, and give {name} OPENSSL_CONF={OPENSSL_CNF}; `millrace gateway --help` lists the \
+                 programs that have a recipe of their own"
+            );
+            return CheckRemedy::run(advice, ["millrace gateway openssl --write".to_owned()]);
+        }
         let write = format!("millrace gateway {server} --write");
         if self.systemd {
             let restart = format!("systemctl restart {server}");
@@ -220,7 +238,7 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
             return Gathered::Nothing;
         }
     };
-    let server = options.server;
+    let server = &options.server;
     if let (None, Some(address)) = (&running, &options.connect) {
         let seen = format!("no {server} is running here: {address} is only seen from outside");
         let remedy = "run this on the gateway to see more".to_owned();
@@ -255,8 +273,13 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
     let client = client_file(variable("MILLRACE_CLIENT_CONF").value.as_deref(), &root);
     let master = running.as_ref().map(|running| &running.master);
     let config = server_config(options, &proc, master, &root);
+    let profile = match &running {
+        Some(running) => Profile::of_label(&root, proc.security_label(running.worker().pid).ok()),
+        None => Profile::of_program(&root, &program_of(&root, unit, server)),
+    };
     Gathered::Evidence(Box::new(Evidence {
-        server,
+        server: server.clone(),
+        profile,
         live: options.proc == Path::new("/proc"),
         systemd: root.exists(systemd::BOOTED),
         proc,
@@ -301,7 +324,7 @@ fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>
 
 /// The processes of the server. `None` if it does not run.
 fn find(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFound> {
-    let server = options.server;
+    let server = &options.server;
     let no_proc = |error: &dyn std::fmt::Display| NotFound {
         seen: format!("{}: {error}", options.proc.display()),
         remedy: "run it where the server runs, on Linux".to_owned(),
@@ -361,12 +384,22 @@ fn is_roots(process: &Process) -> bool {
     process.user.uid == 0
 }
 
-fn is_named(server: Server, name: &str) -> bool {
-    let known: &[&str] = match server {
-        Server::Haproxy => &HAPROXY,
-        Server::Nginx => &NGINX,
-    };
-    is_one_of(known, name.as_bytes())
+fn is_named(server: &Server, name: &str) -> bool {
+    /// Bytes of a name that the kernel keeps (`TASK_COMM_LEN` without its NUL).
+    const KEPT: usize = 15;
+    match server {
+        Server::Haproxy => is_one_of(&HAPROXY, name.as_bytes()),
+        Server::Nginx => is_one_of(&NGINX, name.as_bytes()),
+        Server::Other(wanted) => wanted.get(..KEPT).unwrap_or(wanted) == name,
+    }
+}
+
+/// The program that a unit starts.
+fn program_of(root: &Root, unit: &str, server: &Server) -> String {
+    let started = systemd::values(root, unit, "ExecStart").pop().unwrap_or_default();
+    let program = started.split_whitespace().next().unwrap_or_default();
+    let program = program.trim_start_matches(['-', '@', ':', '+', '!']);
+    if program.is_empty() { format!("/usr/sbin/{server}") } else { program.to_owned() }
 }
 
 /// The file system of a process if it is visible and the process has not changed its root since it read its
@@ -420,10 +453,21 @@ pub(super) fn read_client(root: &Root, path: &str) -> ReadResult<toml::Table> {
 }
 
 /// The user of a server's workers: that of its configuration, or of Debian's packages.
-pub(super) fn server_user(root: &Root, server: Server, config: &ServerConfig) -> Option<User> {
+pub(super) fn server_user(
+    root: &Root,
+    server: &Server,
+    unit: &str,
+    config: &ServerConfig,
+) -> Option<User> {
     let usual = match server {
         Server::Nginx => "www-data",
         Server::Haproxy => "haproxy",
+        // Most drop root by themselves, to a user of their name; root reads openssl.cnf before.
+        Server::Other(name) => {
+            let named = systemd::values(root, unit, "User").pop();
+            let user = user_named(root, named.as_deref().unwrap_or(name));
+            return user.or_else(|| Some(User::default()));
+        }
     };
     user_named(root, config.user.as_deref().unwrap_or(usual))
 }
@@ -437,7 +481,8 @@ fn server_config(
     let folder = master.and_then(|master| proc.link(master.pid, "cwd").ok());
     let folder = folder.unwrap_or_else(|| PathBuf::from("/"));
     let arguments = master.map_or(&[][..], |master| &master.arguments);
-    match options.server {
+    match &options.server {
+        Server::Other(_) => ServerConfig::default(),
         Server::Nginx => {
             let words = title_words(arguments);
             let after = |flag: &str| {

@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Checks whether the handshakes of a running nginx or HAProxy are pooled and asynchronous, and if not, why.
+//! Checks whether the handshakes of a running nginx or HAProxy are pooled and asynchronous, and if not, why. Of another
+//! program on OpenSSL 3 it reads no configuration of its own: it judges what keeps the provider out.
 //!
 //! ```text
 //! hostfs   processes, the environment of the service, openssl.cnf ┐
@@ -14,6 +15,7 @@
 //! | `evidence.rs` | the facts about a server, collected |
 //! | `judge/` | the findings about a server's files, memory and nodes, each after those that it depends on |
 //! | `keys.rs` | the content of key files |
+//! | `apparmor.rs` | the profile that confines the server |
 //! | `access.rs` | whether the workers' user may use a socket or a file |
 //! | `pool.rs` | the question to every node, and its answers |
 //! | `configured_pool.rs` | the pool that a file names, for a question without a running server |
@@ -34,6 +36,7 @@
 //! good nor bad.
 
 mod access;
+mod apparmor;
 mod compression;
 mod configured_pool;
 mod evidence;
@@ -47,7 +50,9 @@ mod tls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
+use millrace_edge::servers::{HAPROXY, NGINX};
 use schemars::JsonSchema;
 use serde::Serialize;
 use strum::Display;
@@ -59,15 +64,51 @@ use evidence::Gathered;
 use pool::{AskedNodes, ProcessContext, Question};
 
 /// The servers that can be checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
+#[serde(into = "String")]
+#[schemars(with = "String")]
 #[strum(serialize_all = "lowercase")]
 pub enum Server {
     /// nginx and its forks
     Nginx,
     /// HAProxy
     Haproxy,
+    /// A program with this name, whose own configuration is not read
+    #[strum(to_string = "{0}")]
+    Other(String),
+}
+
+impl From<Server> for String {
+    fn from(server: Server) -> Self {
+        server.to_string()
+    }
+}
+
+/// A text that is not the name of a program.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not the name of a program, such as nginx, haproxy or unbound")]
+pub struct NoProgramName(String);
+
+impl FromStr for Server {
+    type Err = NoProgramName;
+
+    fn from_str(name: &str) -> Result<Self, NoProgramName> {
+        /// Bound on a name, in bytes: that of a file (`NAME_MAX`).
+        const MAX: usize = 255;
+        let is_usual = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
+        match name {
+            _ if NGINX.contains(&name) => Ok(Self::Nginx),
+            _ if HAPROXY.contains(&name) => Ok(Self::Haproxy),
+            // A unit of this name is one of the first guesses.
+            _ if !name.starts_with(['-', '.'])
+                && (1..=MAX).contains(&name.len())
+                && name.chars().all(is_usual) =>
+            {
+                Ok(Self::Other(name.to_owned()))
+            }
+            _ => Err(NoProgramName(name.to_owned())),
+        }
+    }
 }
 
 /// The server to check, and how.
@@ -248,7 +289,7 @@ fn utf8(path: &Path) -> &str {
 #[must_use]
 pub fn run(options: &CheckOptions, nodes: &dyn Nodes) -> CheckReport {
     let mut report = CheckReport {
-        server: options.server,
+        server: options.server.clone(),
         pid: None,
         pooled: None,
         asynchronous: None,

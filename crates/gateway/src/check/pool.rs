@@ -23,6 +23,8 @@ pub struct ProcessContext {
     pub user: User,
     /// Whether the limits, the profile and the filters of the process are taken, too.
     pub is_confined: bool,
+    /// The profile of AppArmor.
+    pub profile: Option<String>,
 }
 
 /// Answers of nodes to a process, and facts about its place.
@@ -36,6 +38,8 @@ pub struct AskedNodes {
     pub filters: usize,
     /// Parts of its confinement that could not be taken, each with the reason.
     pub not_taken: Vec<String>,
+    /// The files of the question that the kernel does not let this process read.
+    pub denied: Vec<PathBuf>,
 }
 
 /// Question to every node of a pool.
@@ -47,6 +51,8 @@ pub struct Question {
     pub tls: Option<ProviderTls>,
     /// The stubs whose keys to open.
     pub keys: Vec<KeyStub>,
+    /// Files to open for reading, as the process sees them.
+    pub files: Vec<PathBuf>,
 }
 
 /// The provider's TLS settings.

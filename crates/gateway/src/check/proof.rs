@@ -11,7 +11,9 @@ use super::evidence::Evidence;
 use super::judge::{AskedPool, Provider};
 use super::pool::{Edges, NodeAnswer};
 use super::tls::TlsTarget;
-use super::{CheckOptions, CheckOutcome, CheckReport, Nodes, Proportion, Silence, local, tls};
+use super::{
+    CheckOptions, CheckOutcome, CheckReport, Nodes, Proportion, Server, Silence, local, tls,
+};
 
 use CheckOutcome::{Failure, Good, Unseen, Warning};
 
@@ -167,7 +169,10 @@ fn prove_pooled(
     }
     // An answer that comes before the job has paused leaves no descriptor: then the provider's count is right.
     let told_waited = told.as_ref().map(|told| told.paused.min(of.saturating_sub(told.blocking)));
-    asynchronous(waited, told_waited, of, report);
+    // Other programs have no asynchronous handshakes.
+    if !matches!(options.server, Server::Other(_)) {
+        asynchronous(waited, told_waited, of, report);
+    }
     if let Some(told) = told {
         wrong_results(&told, report);
         fallbacks(&told, report);

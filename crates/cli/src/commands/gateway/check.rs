@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use millrace_gateway::check::pool::{AskedNodes, ProcessContext, Question};
-use millrace_gateway::check::{self, CheckOptions, CheckOutcome, CheckReport, Nodes, Silence};
+use millrace_gateway::check::{
+    self, CheckOptions, CheckOutcome, CheckReport, Nodes, Server, Silence,
+};
 use millrace_service::status::Status;
 
 use crate::args::CheckArgs;
@@ -22,8 +24,16 @@ use crate::settings::Settings;
 use crate::terminal::styled;
 
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
+    if let (Server::Other(name), true) =
+        (&args.server, args.server_config.is_some() || args.compression)
+    {
+        let message = format!(
+            "--server-config and --compression are for nginx and haproxy: the configuration of {name} is not read"
+        );
+        return Err(fail(Failure::Usage, message));
+    }
     let options = CheckOptions {
-        server: args.server,
+        server: args.server.clone(),
         pid: args.pid,
         connect: args.connect.clone(),
         server_name: args.sni.clone(),
@@ -78,11 +88,12 @@ fn page(report: &CheckReport, compression_only: bool) -> String {
         Some(share) => format!("partly, {share}"),
         None => "not seen".to_owned(),
     };
-    page.push_str(&format!(
-        "\npooled        {}\nasynchronous  {}\n",
-        share(report.pooled),
-        share(report.asynchronous)
-    ));
+    page.push_str(&format!("\npooled        {}\n", share(report.pooled)));
+    let asynchronous = match report.server {
+        Server::Other(_) => "no, this program waits for each operation".to_owned(),
+        Server::Nginx | Server::Haproxy => share(report.asynchronous),
+    };
+    page.push_str(&format!("asynchronous  {asynchronous}\n"));
     page
 }
 

@@ -98,7 +98,7 @@ fn taken(
             lineage.name
         ));
     }
-    let server = evidence.server;
+    let server = &evidence.server;
     if evidence.systemd {
         run.push(format!("systemctl reload {server}"));
     }

@@ -11,9 +11,11 @@ use millrace_hostfs::systemd;
 
 use super::provider::Provider;
 use super::{Failure, Good, Unseen, Warning};
+use crate::check::access;
+use crate::check::apparmor::Profile;
 use crate::check::evidence::{Evidence, ServerProcesses};
-use crate::check::pool::AskedNodes;
-use crate::check::{CheckRemedy, CheckReport};
+use crate::check::pool::{AskedNodes, Question};
+use crate::check::{CheckRemedy, CheckReport, Nodes};
 
 /// `AT_SECURE` of getauxval(3): the C library then ignores `LD_PRELOAD`, and OpenSSL `OPENSSL_CONF`.
 const AT_SECURE: u64 = 23;
@@ -27,38 +29,43 @@ const LIMITS: &str = "limits";
 /// Identifier of the findings about security modules and filters.
 const CONFINEMENT: &str = "confinement";
 
-/// Where AppArmor's profiles are, and what an administrator adds to them.
-const PROFILES: &str = "/etc/apparmor.d";
+/// What keeps the provider out of the server, as later findings name it.
+#[derive(Default)]
+pub(super) struct Hindrance {
+    /// A line of the unit hides a socket or a file.
+    pub(super) by_unit: bool,
+    /// AppArmor's profile denies a file.
+    pub(super) by_profile: bool,
+}
 
-/// Bound on a profile, in bytes: Debian's longest has 30 KiB.
-const MAX_PROFILE: usize = 1 << 20;
-
-/// Adds the findings. Returns whether a line of the unit hides a socket or a file.
+/// Adds the findings.
 pub(super) fn findings(
     evidence: &Evidence,
     provider: Option<&Provider>,
+    nodes: &dyn Nodes,
     report: &mut CheckReport,
-) -> bool {
+) -> Hindrance {
     if let Some(running) = &evidence.running {
         secure_mode(evidence, running, report);
-        security_module(evidence, running, provider, report);
+        selinux(evidence, running, report);
         process_limit(evidence, running, report);
     }
+    let by_profile = apparmor(evidence, provider, nodes, report);
     let by_unit = evidence.running.as_ref().map_or(evidence.systemd, |running| running.by_unit);
     let (true, Some(provider)) = (by_unit, provider) else {
-        return false;
+        return Hindrance { by_unit: false, by_profile };
     };
-    let unit = Unit { evidence, needs: Needs::of(evidence, provider) };
+    let unit = Unit { evidence, needs: Needs::of(evidence, Some(provider)) };
     unit.families(report);
     unit.network(report);
-    unit.hidden_paths(report)
+    Hindrance { by_unit: unit.hidden_paths(report), by_profile }
 }
 
-/// The socket cannot be seen because of a finding above, not because of its mode.
-pub(super) fn explain_sockets(report: &mut CheckReport) {
+/// The failures of a check have the cause of a finding above.
+pub(super) fn explain(report: &mut CheckReport, check: &str, cause: &str) {
     for finding in &mut report.findings {
-        if finding.check == SOCKET && finding.outcome == Failure {
-            finding.remedy = Some("see the line of the unit above".to_owned());
+        if finding.check == check && finding.outcome == Failure {
+            finding.remedy = Some(cause.to_owned());
             finding.run.clear();
         }
     }
@@ -76,7 +83,7 @@ pub(super) fn probed(evidence: &Evidence, asked: &AskedNodes, report: &mut Check
     if let Some(error) = asked.no_thread.as_ref().filter(|_| !sets_none && !known) {
         let seen =
             format!("a process in the place of {pid} cannot start the provider's thread: {error}");
-        report.add(LIMITS, Failure, seen, forbidding(evidence));
+        report.add(LIMITS, Failure, seen, lines_of_the_unit(evidence));
     }
     for missing in &asked.not_taken {
         let seen = format!(
@@ -99,8 +106,16 @@ pub(super) fn probed(evidence: &Evidence, asked: &AskedNodes, report: &mut Check
     }
 }
 
-/// The lines of the unit that can forbid a process a step, as a remedy.
-pub(super) fn forbidding(evidence: &Evidence) -> String {
+/// The remedy for a step on the way to a node that is forbidden with this error: rules of the profile, or the lines of
+/// the unit that can forbid it.
+pub(super) fn forbidding(evidence: &Evidence, provider: &Provider, error: &str) -> CheckRemedy {
+    match &evidence.profile {
+        Some(profile) if error.contains("AppArmor") => allowing(evidence, Some(provider), profile),
+        Some(_) | None => lines_of_the_unit(evidence).into(),
+    }
+}
+
+fn lines_of_the_unit(evidence: &Evidence) -> String {
     const SETTINGS: [&str; 8] = [
         "RestrictAddressFamilies",
         "SystemCallFilter",
@@ -180,46 +195,73 @@ fn process_limit(evidence: &Evidence, running: &ServerProcesses, report: &mut Ch
     }
 }
 
-/// A profile or a policy that confines the server and does not name the provider.
-fn security_module(
+/// A profile of AppArmor that denies the server the provider's files. Returns whether it denies one. Where a process
+/// cannot take the profile to try them, one that does not name the provider is a warning.
+fn apparmor(
     evidence: &Evidence,
-    running: &ServerProcesses,
     provider: Option<&Provider>,
+    nodes: &dyn Nodes,
     report: &mut CheckReport,
-) {
-    let Some(label) = evidence.proc.security_label(running.worker().pid) else {
-        return;
+) -> bool {
+    let Some(profile) = &evidence.profile else {
+        return false;
     };
-    if let Some(profile) = label.strip_suffix(" (enforce)") {
-        let file = profile_file(evidence, profile);
-        if names_millrace(evidence, &format!("{PROFILES}/local/{file}"))
-            || names_millrace(evidence, &format!("{PROFILES}/{file}"))
-        {
-            return;
+    let name = &profile.name;
+    let tried = evidence.worker().and_then(|worker| {
+        let files = Needs::of(evidence, provider).files;
+        let asked = nodes.ask(&worker.place, &Question { files, ..Question::default() })?;
+        // The kernel's modes have findings of their own.
+        let may =
+            |file: &PathBuf| access::read(&worker.place.user, &worker.place.root, file).is_ok();
+        asked.not_taken.is_empty().then(|| asked.denied.into_iter().find(may))
+    });
+    let (outcome, seen) = match tried {
+        Some(None) => {
+            let seen =
+                format!("AppArmor's profile {name} lets the server read the provider's files");
+            report.add(CONFINEMENT, Good, seen, None);
+            return false;
         }
+        Some(Some(file)) => {
+            let consequence = if evidence.running.is_some() {
+                "the server serves without the pool, and says nothing"
+            } else {
+                "the server starts without the pool, or does not start with a stub"
+            };
+            let seen = format!(
+                "AppArmor's profile {name} denies the server {}: {consequence}",
+                file.display()
+            );
+            (Failure, seen)
+        }
+        None if profile.names_millrace(&evidence.root) => return false,
+        None => {
+            let seen = format!(
+                "AppArmor's profile {name} confines the server: what it does not name is denied, and the server may \
+                 say nothing of it"
+            );
+            (Warning, seen)
+        }
+    };
+    report.add(CONFINEMENT, outcome, seen, allowing(evidence, provider, profile));
+    outcome == Failure
+}
+
+/// How to let the profile allow what the provider needs.
+fn allowing(evidence: &Evidence, provider: Option<&Provider>, profile: &Profile) -> CheckRemedy {
+    let mut run = profile.adding(&Needs::of(evidence, provider).rules()).to_vec();
+    run.extend(evidence.systemd.then(|| format!("systemctl restart {}", evidence.service())));
+    CheckRemedy::run(format!("let the profile allow it, then restart {}", evidence.server), run)
+}
+
+/// SELinux in enforcing mode.
+fn selinux(evidence: &Evidence, running: &ServerProcesses, report: &mut CheckReport) {
+    let label = evidence.proc.security_label(running.worker().pid);
+    let context = label.ok().filter(|label| label.split(':').count() >= 3);
+    if let Some(context) = context.filter(|_| is_enforcing(evidence)) {
         let seen = format!(
-            "AppArmor's profile {profile} confines the server: what it does not name is denied, and the server may say \
-             nothing of it"
-        );
-        let lines: String = provider
-            .map(|provider| Needs::of(evidence, provider).rules())
-            .unwrap_or_default()
-            .iter()
-            .map(|rule| format!("{rule}\\n"))
-            .collect();
-        let run = [
-            format!("printf '{lines}' >> {PROFILES}/local/{file}"),
-            format!("apparmor_parser -r {PROFILES}/{file}"),
-        ];
-        report.add(
-            CONFINEMENT,
-            Warning,
-            seen,
-            CheckRemedy::run("let it use the provider".to_owned(), run),
-        );
-    } else if label.split(':').count() >= 3 && is_enforcing(evidence) {
-        let seen = format!(
-            "SELinux enforces its policy on {label}: a denial is in the audit log, and the server may say nothing of it"
+            "SELinux enforces its policy on {context}: a denial is in the audit log, and the server may say nothing of \
+             it"
         );
         let run = ["ausearch -m avc -ts recent".to_owned()];
         let advice =
@@ -234,22 +276,6 @@ fn is_enforcing(evidence: &Evidence) -> bool {
     mode.map_or(true, |mode| mode.trim() == "1")
 }
 
-/// The name of the file that holds a profile: Debian names it by the program's path.
-fn profile_file(evidence: &Evidence, profile: &str) -> String {
-    let by_path = profile.trim_start_matches('/').replace('/', ".");
-    let named =
-        [format!("profile {profile} "), format!("{profile} {{"), format!("{profile} flags")];
-    let holds = |name: &String| {
-        let text = evidence.root.lossy_text(&format!("{PROFILES}/{name}"), MAX_PROFILE);
-        text.is_ok_and(|text| named.iter().any(|named| text.contains(named)))
-    };
-    evidence.root.names(PROFILES).into_iter().find(holds).unwrap_or(by_path)
-}
-
-fn names_millrace(evidence: &Evidence, path: &str) -> bool {
-    evidence.root.lossy_text(path, MAX_PROFILE).is_ok_and(|text| text.contains("millrace"))
-}
-
 /// The sockets and files that the provider uses.
 struct Needs {
     sockets: Vec<PathBuf>,
@@ -258,15 +284,19 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(evidence: &Evidence, provider: &Provider) -> Self {
-        let sockets = provider.nodes.iter().filter_map(|node| node.strip_prefix("unix:"));
-        let module = provider.module.iter().map(PathBuf::from);
+    fn of(evidence: &Evidence, provider: Option<&Provider>) -> Self {
+        let nodes = || provider.iter().flat_map(|provider| &provider.nodes);
+        let sockets = nodes().filter_map(|node| node.strip_prefix("unix:"));
+        let module = provider.and_then(|provider| provider.module.as_ref()).map(PathBuf::from);
         let conf = evidence.cnf.iter().map(|(path, _)| path.clone());
-        let certificates = provider.tls.iter().flat_map(|tls| tls.named());
+        let client = evidence.client.iter().map(|(path, _)| path.clone());
+        let tls = provider.and_then(|provider| provider.tls.as_ref());
+        let certificates = tls.into_iter().flat_map(|tls| tls.named());
         Self {
             sockets: sockets.map(PathBuf::from).collect(),
-            over_tcp: provider.nodes.iter().any(|node| node.starts_with("tcp:")),
+            over_tcp: nodes().any(|node| node.starts_with("tcp:")),
             files: conf
+                .chain(client)
                 .chain(module)
                 .chain(certificates.map(|(_, path)| path.to_owned()))
                 .collect(),
@@ -275,14 +305,19 @@ impl Needs {
 
     /// Rules of AppArmor that allow it.
     fn rules(&self) -> Vec<String> {
-        let sockets = self.sockets.iter().map(|path| format!("  {} rw,", path.display()));
+        /// The folder of our own files.
+        const OURS: &str = "/etc/millrace";
+        let sockets = self.sockets.iter().map(|path| format!("{} rw,", path.display()));
         let mut rules: Vec<String> = sockets.collect();
-        for file in &self.files {
+        let (ours, others): (Vec<&PathBuf>, _) =
+            self.files.iter().partition(|file| file.starts_with(OURS));
+        rules.extend((!ours.is_empty()).then(|| format!("{OURS}/** r,")));
+        for file in others {
             let access = if file.extension().is_some_and(|kind| kind == "so") { "mr" } else { "r" };
-            rules.push(format!("  {} {access},", file.display()));
+            rules.push(format!("{} {access},", file.display()));
         }
         if self.over_tcp {
-            rules.extend(["inet", "inet6"].map(|family| format!("  network {family} stream,")));
+            rules.extend(["inet", "inet6"].map(|family| format!("network {family} stream,")));
         }
         rules
     }

@@ -26,6 +26,9 @@ const ROOT: u32 = 0;
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
+/// Identifier of the findings about the provider in the server's memory.
+pub(super) const PROVIDER: &str = "provider";
+
 /// The files in the server's memory. Where this user may not see them, that becomes the finding of `check`.
 fn mapped<'a>(
     evidence: &'a Evidence,
@@ -42,13 +45,14 @@ fn mapped<'a>(
 /// OpenSSL must be version 3, a shared library, and support asynchronous jobs.
 pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
     let Some(mapped) = mapped(evidence, "openssl", report) else { return };
-    let (Some(libssl), Some(libcrypto)) =
-        (library(mapped, "libssl.so"), library(mapped, "libcrypto.so"))
-    else {
+    let libssl = library(mapped, "libssl.so");
+    // A program may use no TLS of OpenSSL: strongSwan has libcrypto alone.
+    let is_whole = libssl.is_some() || matches!(evidence.server, Server::Other(_));
+    let Some(libcrypto) = library(mapped, "libcrypto.so").filter(|_| is_whole) else {
         let remedy = "OpenSSL is linked into the program, where neither the preload library nor \
                       asynchronous jobs of the provider reach it, so that no job is started: use a build with a \
                       shared OpenSSL, as distributions have";
-        return report.add("openssl", Failure, "there is no shared libssl in the server", remedy);
+        return report.add("openssl", Failure, "there is no shared OpenSSL in the server", remedy);
     };
     let version = file_name(&libcrypto.path).strip_prefix("libcrypto.so.").unwrap_or("");
     let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
@@ -57,7 +61,7 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
             "providers came with OpenSSL 3.0: use a server that is linked with that or later";
         return report.add("openssl", Failure, format!("OpenSSL {version}"), remedy);
     }
-    if let Some(old) = [libssl, libcrypto].into_iter().find(|library| library.deleted) {
+    if let Some(old) = libssl.into_iter().chain([libcrypto]).find(|library| library.deleted) {
         return report.add("openssl", Warning, replaced(old), evidence.restart());
     }
     if library(mapped, "ld-musl").is_some() || library(mapped, "libc.musl").is_some() {
@@ -74,7 +78,7 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
 
 pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "environment";
-    let server = options.server;
+    let server = &options.server;
     let variable = &evidence.openssl_conf;
     if !evidence.unread.is_empty() {
         let remedy = "correct it, or run this as root if only root may read it; or name the server's \
@@ -120,7 +124,7 @@ pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &
                 "take OPENSSL_CONF out of UnsetEnvironment= in {}, then restart {server}",
                 file.display()
             );
-            let restart = format!("systemctl restart {server}");
+            let restart = format!("systemctl restart {}", evidence.service());
             CheckRemedy::run(advice, ["systemctl daemon-reload".to_owned(), restart])
         }
         None => evidence.write(),
@@ -144,7 +148,7 @@ fn provider_library<'a>(
 
 /// Whether the provider is in the server; if not, whether OpenSSL can load it at all.
 pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &mut CheckReport) {
-    const CHECK: &str = "provider";
+    const CHECK: &str = PROVIDER;
     let running = evidence.running.is_some();
     if running && mapped(evidence, CHECK, report).is_none() {
         return;
@@ -220,7 +224,7 @@ fn not_loaded(
     verdict: Option<ConfigVerdict>,
     report: &mut CheckReport,
 ) {
-    const CHECK: &str = "provider";
+    const CHECK: &str = PROVIDER;
     let running = evidence.running.is_some();
     let shown = conf.display();
     match verdict {
@@ -281,6 +285,7 @@ pub(super) fn waiting(
         return report.add(CHECK, Warning, "mode = sync: handshakes block", remedy);
     }
     match options.server {
+        Server::Other(_) => {}
         Server::Haproxy if evidence.config.mode_async => {
             report.add(CHECK, Good, "ssl-mode-async", None);
             memory_kept(evidence, report);

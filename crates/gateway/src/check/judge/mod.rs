@@ -51,10 +51,17 @@ pub(super) fn judge(
         libraries::openssl(evidence, report);
     }
     let provider = Provider::of(options, evidence);
-    let hidden = confinement::findings(evidence, provider.as_ref(), report);
+    let hindrance = confinement::findings(evidence, provider.as_ref(), nodes, report);
     libraries::environment(options, evidence, report);
     provider::openssl_cnf(evidence, provider.as_ref(), report);
     libraries::loaded(evidence, provider.as_ref(), report);
+    if hindrance.by_profile {
+        confinement::explain(
+            report,
+            libraries::PROVIDER,
+            "let AppArmor's profile above allow the files",
+        );
+    }
     if provider.as_ref().is_some_and(|provider| provider.poolless) {
         if evidence.running.is_none() {
             start::own_test(evidence, report);
@@ -66,8 +73,8 @@ pub(super) fn judge(
     let stubs = server::key_files(evidence, provider.as_ref(), report);
     certbot::findings(evidence, provider.as_ref(), !stubs.is_empty(), report);
     let pool = reach::nodes(evidence, provider.as_ref()?, stubs, nodes, report);
-    if hidden {
-        confinement::explain_sockets(report);
+    if hindrance.by_unit {
+        confinement::explain(report, confinement::SOCKET, "see the line of the unit above");
     }
     if evidence.running.is_none() {
         start::own_test(evidence, report);

@@ -44,6 +44,7 @@ pub(super) fn nodes(
         nodes: provider.nodes.clone(),
         tls: provider.tls.clone(),
         keys: stubs.into_iter().take(MAX_ASKED_KEYS).collect(),
+        files: Vec::new(),
     };
     let over_tcp = question.nodes.iter().any(|node| node.starts_with("tcp:"));
     if over_tcp && question.tls.is_none() {
@@ -69,7 +70,7 @@ pub(super) fn nodes(
     let told = asked.as_ref().map_or(&[][..], |asked| &asked.answers);
     for node in &question.nodes {
         let answer = told.iter().find(|answer| answer.node == *node);
-        judge_node(evidence, &worker, &question, node, answer, report);
+        judge_node(evidence, provider, &worker, &question, node, answer, report);
     }
     // A node that is silent now would be waited for again.
     let answered = asked?.answers.into_iter().filter(|answer| answer.answer.is_ok());
@@ -81,6 +82,7 @@ pub(super) fn nodes(
         question: Question {
             nodes: answered.map(|answer| answer.node).collect(),
             keys: Vec::new(),
+            files: Vec::new(),
             tls: question.tls,
         },
     })
@@ -89,6 +91,7 @@ pub(super) fn nodes(
 /// Adds the findings about one node: whether its socket can be used, and its answer.
 fn judge_node(
     evidence: &Evidence,
+    provider: &Provider,
     worker: &WorkerPlace,
     question: &Question,
     node: &str,
@@ -118,7 +121,8 @@ fn judge_node(
             let (meaning, remedy) = fault.kind.meaning();
             let seen = format!("{node}: {meaning} ({})", fault.error);
             let specific = if fault.kind == FaultKind::Forbidden {
-                Some(confinement::forbidding(evidence))
+                let remedy = confinement::forbidding(evidence, provider, &fault.error);
+                return report.add(CHECK, Failure, seen, remedy);
             } else if fault.kind == FaultKind::Files {
                 files_remedy(evidence, worker, question.tls.as_ref())
             } else if fault.kind == FaultKind::Unresolved {

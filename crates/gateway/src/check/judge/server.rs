@@ -71,6 +71,7 @@ fn limits(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport)
     const CHECK: &str = "descriptors";
     let config = &evidence.config;
     match options.server {
+        Server::Other(_) => {}
         Server::Haproxy => {
             table_of_descriptors(config, report);
         }

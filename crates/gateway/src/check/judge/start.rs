@@ -13,9 +13,10 @@ use crate::check::{CheckReport, Server};
 
 /// Remedy for a server that does not run.
 pub(super) fn remedy(evidence: &Evidence) -> String {
-    let server = evidence.server;
+    let server = &evidence.server;
     let log = if evidence.systemd {
-        format!("systemctl start {server}; journalctl -u {server} has its last words")
+        let service = evidence.service();
+        format!("systemctl start {service}; journalctl -u {service} has its last words")
     } else {
         format!("start {server}")
     };
@@ -32,7 +33,7 @@ pub(super) fn own_test(evidence: &Evidence, report: &mut CheckReport) {
         let seen = "the server's own test reads its keys";
         return report.add(CHECK, Unseen, seen, run_as_root());
     }
-    let test = test(evidence);
+    let Some(test) = test(evidence) else { return };
     match test.run(Path::new("/")) {
         ConfigVerdict::Passed => {
             let seen = format!("{} passes with its environment", test.name);
@@ -49,14 +50,12 @@ pub(super) fn own_test(evidence: &Evidence, report: &mut CheckReport) {
     }
 }
 
-fn test(evidence: &Evidence) -> Verification {
-    let flag = match evidence.server {
-        Server::Nginx => "-c",
-        Server::Haproxy => "-f",
-    };
-    let (name, program, words): (_, _, &[&'static str]) = match evidence.server {
-        Server::Nginx => ("nginx -t", "nginx", &["-t", "-q"]),
-        Server::Haproxy => ("haproxy -c", "haproxy", &["-c", "-q"]),
+/// `None` for a program whose test is not known.
+fn test(evidence: &Evidence) -> Option<Verification> {
+    let (name, program, flag, words): (_, _, _, &[&'static str]) = match evidence.server {
+        Server::Nginx => ("nginx -t", "nginx", "-c", &["-t", "-q"]),
+        Server::Haproxy => ("haproxy -c", "haproxy", "-f", &["-c", "-q"]),
+        Server::Other(_) => return None,
     };
     let mut arguments: Vec<Argument> = words.iter().map(|word| Argument::Text(word)).collect();
     for file in &evidence.config.main {
@@ -68,5 +67,6 @@ fn test(evidence: &Evidence) -> Verification {
         let value = variable.value.clone()?;
         Some((name, Argument::Owned(value)))
     });
-    Verification { name, program, arguments, environment: environment.collect(), wants: None }
+    let environment = environment.collect();
+    Some(Verification { name, program, arguments, environment, wants: None })
 }

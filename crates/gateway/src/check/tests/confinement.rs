@@ -34,7 +34,12 @@ fn lines_of_the_unit_that_stop_the_provider_are_named() {
         let found = confined(&machine, &format!("[Service]\n{harmless}\n"), "unit");
         assert!(found.is_empty(), "{harmless}: {found:?}");
     }
-    machine.change("openssl.cnf", &format!("unix:{at}/node.sock"), "tcp:node-1:7433");
+    machine.change("openssl.cnf", &format!("unix:{at}/node.sock"), "unix:/tmp/mr/node.sock");
+    let found = confined(&machine, "[Service]\nPrivateTmp=yes\n", "unit");
+    assert_eq!(found.len(), 1, "{found:?}");
+    let seen = "PrivateTmp=yes of nginx.service: it hides /tmp/mr/node.sock";
+    assert!(found[0].seen == seen, "{found:?}");
+    machine.change("openssl.cnf", "unix:/tmp/mr/node.sock", "tcp:node-1:7433");
     for (lines, cure) in [
         ("RestrictAddressFamilies=AF_UNIX", "AF_INET AF_INET6"),
         ("PrivateNetwork=yes", "by its socket"),
@@ -95,10 +100,11 @@ fn limit_on_processes_that_is_reached_is_a_failure() {
 }
 
 #[test]
-fn profile_that_does_not_name_the_provider_is_a_warning() {
-    let machine = Machine::new(Server::Nginx);
+fn profile_that_cannot_be_taken_and_does_not_name_the_provider_is_a_warning() {
+    let mut machine = Machine::new(Server::Nginx);
     machine.put("proc/101/attr/current", "/usr/sbin/nginx (enforce)\n");
     machine.put("etc/apparmor.d/usr.sbin.nginx", "profile /usr/sbin/nginx flags=(attach) {\n}\n");
+    machine.answer = None;
     let found = confined(&machine, "", "confinement");
     assert_eq!((found.len(), found[0].outcome), (1, CheckOutcome::Warning), "{found:?}");
     let run = found[0].run.join("\n");
@@ -106,6 +112,82 @@ fn profile_that_does_not_name_the_provider_is_a_warning() {
     assert!(run.contains(&rule) && run.contains("local/usr.sbin.nginx"), "{run}");
     machine.put("etc/apparmor.d/local/usr.sbin.nginx", "/etc/millrace/** r,\n");
     assert!(confined(&machine, "", "confinement").is_empty());
+}
+
+/// The first lines of Debian's profiles, and what their rules allow of the files in question: nothing.
+#[test]
+fn file_that_a_profile_denies_is_a_failure_with_the_rules_that_cure_it() {
+    let mut machine = Machine::new("unbound".parse().expect("a name"));
+    let header = "profile unbound /usr/sbin/unbound flags=(attach_disconnected) {\n}\n";
+    machine.put("etc/apparmor.d/usr.sbin.unbound", header);
+    machine.put("etc/apparmor.d/usr.sbin.named", "profile named /usr/sbin/named {\n}\n");
+    machine.put("proc/101/attr/current", "unbound (enforce)\n");
+    machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
+    machine.place.denied = vec![machine.path("openssl.cnf").into()];
+    let found = confined(&machine, "", "confinement");
+    assert_eq!((found.len(), found[0].outcome), (1, CheckOutcome::Failure), "{found:?}");
+    let seen = &found[0].seen;
+    assert!(
+        seen.contains("profile unbound denies the server") && seen.contains("openssl.cnf"),
+        "{seen}"
+    );
+    let run = found[0].run.join("\n");
+    assert!(run.contains(">> /etc/apparmor.d/local/usr.sbin.unbound"), "{run}");
+    assert!(run.contains("apparmor_parser -r /etc/apparmor.d/usr.sbin.unbound"), "{run}");
+    // The provider is missing because of it.
+    let provider = confined(&machine, "", "provider");
+    assert!(
+        provider[0].remedy.as_deref().is_some_and(|text| text.contains("AppArmor")),
+        "{provider:?}"
+    );
+    // A file whose mode excludes the user is not the profile's doing.
+    machine.mode("openssl.cnf", 0o600);
+    let found = confined(&machine, "", "confinement");
+    assert_eq!((found.len(), found[0].outcome), (1, CheckOutcome::Good), "{found:?}");
+    // A profile that only watches denies nothing.
+    machine.mode("openssl.cnf", 0o644);
+    machine.put("proc/101/attr/current", "unbound (complain)\n");
+    assert!(confined(&machine, "", "confinement").is_empty());
+}
+
+#[test]
+fn program_that_does_not_run_has_the_profile_that_it_would_get() {
+    let machine = Machine::new("named".parse().expect("a name"));
+    machine.put("etc/apparmor.d/usr.sbin.named", "profile named /usr/sbin/named {\n}\n");
+    let root = Root::open(machine.dir.path()).expect("a root");
+    let profile = || apparmor::Profile::of_program(&root, "/usr/sbin/named");
+    assert_eq!(profile(), None, "nothing is loaded");
+    for (mode, is_enforced) in [("complain", false), ("enforce", true)] {
+        machine.put(
+            "sys/kernel/security/apparmor/profiles",
+            &format!("unbound (enforce)\nnamed ({mode})\n"),
+        );
+        let file = profile().map(|profile| profile.file);
+        assert_eq!(file.as_deref(), is_enforced.then_some("usr.sbin.named"), "{mode}");
+    }
+    // Debian's named runs as `bind`: no user has its name, and root tries the files.
+    let mut machine = machine;
+    fs::remove_dir_all(machine.path("proc/100")).expect("removed");
+    fs::remove_dir_all(machine.path("proc/101")).expect("removed");
+    machine.place.denied = vec![machine.path("openssl.cnf").into()];
+    let mut options = machine.options();
+    options.openssl_conf = Some(machine.path("openssl.cnf").into());
+    let mut report = machine.report();
+    report.findings.clear();
+    let Gathered::Evidence(mut evidence) = evidence::gather(&options, &mut report) else {
+        panic!("a program of this machine")
+    };
+    evidence.profile = profile();
+    let _ = judge::judge(&options, &evidence, &machine, &mut report);
+    let found = report.findings.iter().find(|finding| finding.check == "confinement");
+    let found = found.expect("a finding");
+    assert!(found.seen.contains("profile named denies the server"), "{found:?}");
+    assert!(found.seen.contains("does not start with a stub"), "{found:?}");
+}
+
+#[test]
+fn selinux_that_enforces_is_a_warning() {
+    let machine = Machine::new(Server::Nginx);
     machine.put("proc/101/attr/current", "system_u:system_r:httpd_t:s0\0");
     machine.put("sys/fs/selinux/enforce", "1");
     let found = confined(&machine, "", "confinement");

@@ -12,7 +12,7 @@ fn static_openssl_is_reported() {
     let report = machine.report();
     let openssl = &report.findings[1];
     assert_eq!((openssl.check, openssl.outcome), ("openssl", CheckOutcome::Failure));
-    assert!(openssl.seen.contains("no shared libssl"), "{openssl:?}");
+    assert!(openssl.seen.contains("no shared OpenSSL"), "{openssl:?}");
 }
 
 #[test]

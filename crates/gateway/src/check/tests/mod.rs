@@ -97,12 +97,14 @@ impl Machine {
                 "global\n ssl-mode-async\n maxconn 800\nlisten a\n maxconn 500\n bind :443 ssl crt {at}/www.key\n"
             ),
         );
-        let (title, program) = match server {
+        let (title, program) = match &machine.server {
             Server::Nginx => (format!("nginx: master process nginx -c {at}/nginx.conf"), "nginx"),
             Server::Haproxy => (format!("haproxy\0-W\0-f\0{at}/haproxy.cfg"), "haproxy"),
+            Server::Other(name) => (format!("{name}\0-d"), name.as_str()),
         };
-        machine.process(MASTER, program, 1, &title);
-        machine.process(WORKER, program, MASTER, &format!("{program}: worker process"));
+        let (title, program) = (title, program.to_owned());
+        machine.process(MASTER, &program, 1, &title);
+        machine.process(WORKER, &program, MASTER, &format!("{program}: worker process"));
         machine
     }
 
@@ -161,7 +163,7 @@ impl Machine {
 
     fn options(&self) -> CheckOptions {
         CheckOptions {
-            server: self.server,
+            server: self.server.clone(),
             pid: None,
             connect: None,
             server_name: None,
@@ -257,6 +259,28 @@ fn unreadable_facts_are_unknown() {
 }
 
 #[test]
+fn other_program_is_judged_without_its_own_configuration() {
+    let machine = Machine::new("unbound".parse().expect("a name"));
+    let report = machine.report();
+    let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check).collect();
+    assert_eq!(checks, ["process", "openssl", "environment", "openssl.cnf", "provider", "node"]);
+    assert!(
+        report.findings.iter().all(|finding| finding.outcome == CheckOutcome::Good),
+        "{report:#?}"
+    );
+    machine.change("proc/100/environ", "OPENSSL_CONF", "OTHER");
+    machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
+    let findings = machine.report().findings;
+    let missing =
+        findings.iter().find(|finding| finding.check == "environment").expect("a finding");
+    assert_eq!(missing.run, ["millrace gateway openssl --write"], "{missing:?}");
+    assert!(matches!("openresty".parse(), Ok(Server::Nginx)));
+    for bad in ["", "../unbound", "-x", "a b", "unbound\n"] {
+        assert!(bad.parse::<Server>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
 fn server_process_is_selected_by_name_or_pid() {
     let machine = Machine::new(Server::Nginx);
     machine.process(200, "nginx-debug", 1, "nginx: master process nginx");
@@ -323,6 +347,8 @@ fn confined(machine: &Machine, unit: &str, check: &str) -> Vec<CheckFinding> {
     let gathered = evidence::gather(&machine.options(), &mut report);
     let Gathered::Evidence(mut evidence) = gathered else { panic!("it runs") };
     evidence.root = Root::open(machine.dir.path()).expect("a root");
+    let label = evidence.proc.security_label(WORKER).ok();
+    evidence.profile = apparmor::Profile::of_label(&evidence.root, label);
     evidence.unit = "nginx.service".to_owned();
     evidence.running.as_mut().expect("it runs").by_unit = true;
     let _ = judge::judge(&machine.options(), &evidence, machine, &mut report);
