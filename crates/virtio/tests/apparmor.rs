@@ -7,7 +7,7 @@
 const PROFILE: &str = include_str!("../../../deploy/apparmor-millrace-virtio");
 
 /// Rights with a path of the kernel, of processes and folders alike.
-const ALLOWED: [(&str, char); 19] = [
+const ALLOWED: [(&str, char); 20] = [
     ("/usr/bin/millrace", 'i'),
     ("/run/millrace-virtio/", 'r'),
     ("/run/millrace-virtio/vm1.sock", 'w'),
@@ -21,6 +21,7 @@ const ALLOWED: [(&str, char); 19] = [
     ("/proc/cpuinfo", 'r'),
     ("/proc/meminfo", 'r'),
     ("/proc/sys/kernel/random/boot_id", 'r'),
+    ("/proc/sys/kernel/sched_autogroup_enabled", 'r'),
     ("/sys/devices/system/cpu/", 'r'),
     ("/sys/devices/system/cpu/online", 'r'),
     ("/sys/devices/system/cpu/cpu0/topology/core_id", 'r'),
