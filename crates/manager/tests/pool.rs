@@ -11,7 +11,7 @@ use millrace_manager::model::command::{Command, Refusal};
 use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::holder::GrantSet;
 use millrace_manager::model::name::TenantName;
-use millrace_manager::model::node::{Heartbeat, Registration};
+use millrace_manager::model::node::{Heartbeat, MAX_CLOCK_MS, MAX_SEEN, Registration};
 use millrace_manager::model::principal::Role;
 use millrace_manager::model::tenant::Tenant;
 use millrace_manager::store::{
@@ -122,6 +122,27 @@ fn quota_is_divided_and_moves_when_a_node_is_drained() {
     assert_eq!(one.verify_audit().unwrap().seq, 2);
     one.stop();
     two.stop();
+}
+
+#[test]
+fn numbers_of_a_node_above_their_bounds_are_refused_and_those_at_them_taken() {
+    let manager = manager(&Arc::new(MemoryStore::new()));
+    let refused = |result: Result<_, ManagerError>| match result {
+        Err(ManagerError::Refused(Refusal::Invalid(problems))) => problems.len() == 1,
+        _ => false,
+    };
+    let seen = |seen| Registration { seen, ..registration("a", 1) };
+    for most in [MAX_SEEN + 1, u64::MAX] {
+        assert!(refused(manager.register(&seen(most)).map(drop)));
+    }
+    manager.register(&seen(MAX_SEEN)).unwrap();
+    let fence = manager.register(&seen(MAX_SEEN)).unwrap().lease.fence;
+    let clock = |clock_ms| Heartbeat { clock_ms, ..heartbeat("a", fence, 0) };
+    for late in [MAX_CLOCK_MS + 1, u64::MAX] {
+        assert!(refused(manager.heartbeat(&clock(late)).map(drop)));
+    }
+    manager.heartbeat(&clock(MAX_CLOCK_MS)).unwrap();
+    manager.stop();
 }
 
 #[test]

@@ -29,6 +29,12 @@ pub const MAX_ROWS: usize = 64;
 /// successful registration has another problem.
 pub const MAX_FORMER: usize = 16;
 
+/// Bound on [`Registration::seen`]: a pool that changes a thousand times a second reaches it after 8,900 years.
+pub const MAX_SEEN: u64 = 1 << 48;
+
+/// Bound on [`Heartbeat::clock_ms`]: the end of the year 9999, the last that an RFC 3339 time can name.
+pub const MAX_CLOCK_MS: u64 = 253_402_300_799_999;
+
 /// Operations per second by job class, as the node measured them at its start, each alone on the whole node.
 pub type Capacity = BTreeMap<JobClass, u64>;
 
@@ -264,6 +270,15 @@ impl Node {
     }
 }
 
+impl Heartbeat {
+    /// Every field that is out of its bounds.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let is_late = self.clock_ms > MAX_CLOCK_MS;
+        is_late.then(|| format!("clock-ms: at most {MAX_CLOCK_MS}")).into_iter().collect()
+    }
+}
+
 impl Registration {
     /// Every field that is out of its bounds.
     #[must_use]
@@ -295,6 +310,7 @@ impl Registration {
             "capacity: a job class that the node cannot do is left out".to_owned(),
         );
         check(self.former.len() > MAX_FORMER, format!("former: at most {MAX_FORMER}"));
+        check(self.seen > MAX_SEEN, format!("seen: at most {MAX_SEEN}"));
         check(
             self.sealing_key
                 .as_ref()

@@ -99,8 +99,9 @@ impl Core {
     /// The transaction that a heartbeat needs before it is answered.
     ///
     /// # Errors
-    /// [`Refusal::Fenced`] and [`Refusal::Removed`].
+    /// [`Refusal::Fenced`], [`Refusal::Removed`] and [`Refusal::Invalid`].
     pub fn heartbeat(&self, heartbeat: &Heartbeat, time_ms: u64) -> Result<Transaction, Refusal> {
+        check_problems(heartbeat.problems())?;
         let present = self.holder(&heartbeat.node, heartbeat.fence)?;
         let mut node = present.value.clone();
         node.applied = node.applied.max(heartbeat.applied);
