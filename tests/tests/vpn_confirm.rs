@@ -5,9 +5,9 @@
 //! runs, supervisors and machines that end in between.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::process::Proc;
 use millrace_testkit::skip;
 use millrace_tests::link::{Ends, Traffic, declaration, is_possible};
 use millrace_tests::process::{Process, run, text_of};
@@ -283,25 +283,25 @@ fn change_during_the_start_of_a_process_is_taken_by_it_and_not_confirmed_by_it()
     }
     let ends = Ends::linked(1);
     let good = fs::read_to_string(ends.file()).expect("link.toml");
-    // A new process stops at the authority's certificate: the configuration before it is read.
-    let authority = ends.dir.path().join("keys/a/ca.pem");
-    let text = fs::read(&authority).expect("a certificate");
-    let (kept, pipe) = (authority.with_extension("kept"), authority.with_extension("pipe"));
+    // A new process stops when it opens its log, before it has its number in a file: its configuration is read.
+    let run_folder = ends.run_folder(0).join("mr");
+    let log = run_folder.join("0.log");
+    let pipe = log.with_extension("pipe");
     mkfifoat(CWD, &pipe, Mode::RWXU).expect("a pipe");
-    fs::rename(&authority, &kept).expect("moved");
-    fs::rename(&pipe, &authority).expect("moved");
+    fs::rename(&pipe, &log).expect("moved");
+    let former = ends.pid(0, 0).as_raw_nonzero().get().cast_unsigned();
     kill_process(ends.pid(0, 0), Signal::TERM).expect("a process");
-    let mut writer = None;
-    wait::until("the new process reads the certificate", || {
-        writer = open(&authority, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
-        writer.is_some()
+    let config = run_folder.join("0.conf").display().to_string();
+    let proc = Proc::open(Path::new("/proc")).expect("processes");
+    wait::until("a new process starts", || {
+        let running = proc.named(|name| name == "openvpn").expect("processes");
+        running.iter().any(|new| new.pid != former && new.arguments.contains(&config))
     });
-    fs::rename(&kept, &authority).expect("moved");
     let (succeeded, said) =
         up(&ends, &on_port(&ends, 2000), &["--confirm-within", "600", "--no-wait"]);
     assert!(succeeded && said.contains("until it is confirmed"), "{said}");
-    fs::File::from(writer.expect("a pipe")).write_all(&text).expect("written");
-    let [newest, running] = [state(&ends), ends.run_folder(0).join("mr")]
+    let _log = open(&log, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).expect("a pipe");
+    let [newest, running] = [state(&ends), run_folder]
         .map(|folder| move || fs::read(folder.join("0.conf")).expect("a configuration"));
     wait::until("the process runs with the newest configuration", || newest() == running());
     let change = record(&ends, "change.json");
