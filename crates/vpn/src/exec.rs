@@ -175,8 +175,8 @@ impl Tunnel {
         Self::open(&Proc::open(Path::new("/proc")).ok()?, pid, member)
     }
 
-    /// All processes of these members: also one that a supervisor was starting when it was killed, whose number is in no
-    /// file.
+    /// All processes of these members: also one that a supervisor was starting when it was killed, whose number is in
+    /// no file.
     pub(crate) fn find_all(members: &[LinkMember]) -> Vec<Self> {
         let Ok(proc) = Proc::open(Path::new("/proc")) else {
             return Vec::new();

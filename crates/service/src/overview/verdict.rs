@@ -23,7 +23,7 @@ const EXPIRY_WARNING_DAYS: i64 = 7;
 pub type OverviewFinding = (VerdictLevel, String);
 
 impl TenantLine {
-    /// What a tenant lacks. Its quota may be used up: that is another finding. The text has no number that changes all
+    /// The lack of a tenant. Its quota may be used up: that is another finding. The text has no number that changes all
     /// the time: each change is an event.
     #[must_use]
     pub fn condition(&self) -> Option<OverviewFinding> {

@@ -158,8 +158,8 @@ pub struct LinkMember {
 }
 
 impl LinkMember {
-    /// The copy of the configuration with which the process was started, made when its start was complete. A daemon that
-    /// has loaded a later one since has that as [`LinkMember::running_config`].
+    /// The copy of the configuration with which the process was started, made when its start was complete. A daemon
+    /// that has loaded a later one since has that as [`LinkMember::running_config`].
     pub(crate) fn started_config(&self) -> PathBuf {
         self.running_config.with_extension("started")
     }
