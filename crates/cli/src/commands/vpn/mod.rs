@@ -234,7 +234,7 @@ fn start_supervisor(
 ) -> Result<()> {
     let log = folders.run_of(name).join("supervisor.log");
     // The supervisor itself writes each change to it.
-    let output = fs::File::options().create(true).append(true).open(&log);
+    let output = File::options().create(true).append(true).open(&log);
     let output = output.with_context(|| format!("opening {}", log.display()))?;
     let errors = output.try_clone().context("sharing the log")?;
     let mut command = Command::new(env::current_exe().context("finding this program")?);
