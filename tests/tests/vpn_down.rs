@@ -201,7 +201,9 @@ fn processes_and_devices_that_no_record_names_are_taken_over_by_up_and_away_by_d
     down(&ends, "after an up");
 
     let lost = lose();
-    down(&ends, "without a record");
+    let output = run(&mut ends.command(0, &["down", "mr"]));
+    assert!(output.status.success(), "{}", text_of(&output));
+    assert_eq!((devices(&ends), tunnels(&ends)), (Vec::new(), Vec::new()));
     assert!(is_gone(&lost), "{lost:?} of {:?}", running(&ends));
     let said = text_of(&run(&mut ends.command(0, &["down", "mr"])));
     assert!(said.contains("link mr is not up"), "{said}");
@@ -251,8 +253,9 @@ fn device_that_a_foreign_process_holds_is_named_with_a_remedy_that_works() {
     up(&ends, MORE);
 
     // A foreign process takes the device while the link goes down.
-    kill_process(ends.supervisor(0), Signal::KILL).expect("a process");
-    kill_process(ends.pid(0, 2), Signal::KILL).expect("a process");
+    for process in [ends.supervisor(0), ends.pid(0, 2)] {
+        kill_process(process, Signal::KILL).expect("a process");
+    }
     wait::until("the device is free", || tunnels(&ends).len() < usize::from(MORE));
     let mut holder = hold("mr-2");
     let output = run(&mut ends.command(0, &["down", "mr"]));
