@@ -177,6 +177,13 @@ fn restart_host(ends: &Ends) {
     let _ = fs::remove_dir_all(&down);
     copy(&state(ends), &down);
     let _ = ends.vpn(0, &["down", "mr"]);
+    // The supervisor that stands by looks once a second, and would find the record that comes back.
+    let folder = ends.run_folder(0).display().to_string();
+    wait::until("no supervisor is left", || {
+        let proc = Proc::open(Path::new("/proc")).expect("/proc");
+        let all = proc.named(|_| true).expect("processes");
+        all.iter().all(|process| !process.arguments.contains(&folder))
+    });
     fs::remove_dir_all(state(ends)).expect("a folder");
     copy(&down, &state(ends));
     // The same record, of another start of the host.
