@@ -12,25 +12,43 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
-use std::ptr;
 
 use super::next::{self, Ssl};
+use super::tickets::Joining;
 
 /// Results of `SSL_state_string` where libssl itself uses the private key: a server signs (TLS 1.3, TLS 1.2) or
 /// decrypts, a client signs. The numbers of the states differ between versions of OpenSSL, these do not.
 const USES_KEY: [&CStr; 4] = [c"TWSCV", c"TWSKE", c"TRCKE", c"TWCV"];
 
+/// The handshake that runs on a thread.
+#[derive(Clone, Copy)]
+pub(super) struct Running {
+    /// Valid while this is the thread's.
+    pub(super) ssl: *mut Ssl,
+    /// How its tickets are joined, if they are.
+    pub(super) joining: Option<Joining>,
+}
+
 thread_local! {
-    /// The connection whose handshake runs on this thread; null if there is none.
-    static RUNNING: Cell<*mut Ssl> = const { Cell::new(ptr::null_mut()) };
+    static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
+}
+
+/// The handshake that runs on this thread.
+pub(super) fn running() -> Option<Running> {
+    RUNNING.get()
+}
+
+/// Notes what has become of the handshake that runs on this thread.
+pub(super) fn note(running: Running) {
+    RUNNING.set(Some(running));
 }
 
 /// Makes a call of libssl that may run a handshake.
 ///
 /// # Safety
-/// `ssl` is valid until this returns.
-pub(super) unsafe fn during<T>(ssl: *mut Ssl, call: impl FnOnce() -> T) -> T {
-    let before = RUNNING.replace(ssl);
+/// The connection is valid until this returns.
+pub(super) unsafe fn during<T>(running: Running, call: impl FnOnce() -> T) -> T {
+    let before = RUNNING.replace(Some(running));
     let result = call();
     RUNNING.set(before);
     result
@@ -40,12 +58,11 @@ pub(super) unsafe fn during<T>(ssl: *mut Ssl, call: impl FnOnce() -> T) -> T {
 /// for which it would pause the job.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn millrace_preload_in_callback() -> c_int {
-    let ssl = RUNNING.get();
     let state = next::libssl().and_then(|libssl| libssl.state_string);
-    let Some(state_string) = state.filter(|_| !ssl.is_null()) else {
+    let Some((running, state_string)) = running().zip(state) else {
         return 0;
     };
     // SAFETY: the connection is valid while its handshake runs, and the string is a constant of libssl.
-    let state = unsafe { CStr::from_ptr(state_string(ssl)) };
+    let state = unsafe { CStr::from_ptr(state_string(running.ssl)) };
     c_int::from(!USES_KEY.contains(&state))
 }

@@ -25,6 +25,7 @@ mod tickets;
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
+use callback::Running;
 use errno::{set_errno, with_errno_kept};
 use host_loop::{EmptyWait, HostWait, WaitTime};
 use next::{Jobs, Libc, Ssl, ThreadStart};
@@ -83,10 +84,12 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
     if is_haproxy() {
         host_loop::handshake_started();
     }
-    // SAFETY: forwarded unchanged; `ssl` is valid by this function's contract.
-    let handshake = || unsafe { tickets::during(ssl, || (libssl.do_handshake)(ssl)) };
-    // SAFETY: `ssl` is valid by this function's contract.
-    let call = || unsafe { callback::during(ssl, handshake) };
+    let call = || {
+        // SAFETY: `ssl` is valid by this function's contract.
+        let running = Running { ssl, joining: unsafe { tickets::joining(ssl) } };
+        // SAFETY: as above; forwarded unchanged.
+        unsafe { callback::during(running, || (libssl.do_handshake)(ssl)) }
+    };
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
         Some(handshake) => handshake.run(&call, |result| result == 1),
@@ -112,8 +115,9 @@ pub unsafe extern "C" fn SSL_read_early_data(
     if is_haproxy() {
         host_loop::handshake_started();
     }
-    // SAFETY: forwarded unchanged.
-    let call = || unsafe { callback::during(ssl, || next(ssl, buffer, len, read)) };
+    let running = Running { ssl, joining: None };
+    // SAFETY: `ssl` is valid by this function's contract; forwarded unchanged.
+    let call = || unsafe { callback::during(running, || next(ssl, buffer, len, read)) };
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
         // Once there is early data, the operation of the private key is done.

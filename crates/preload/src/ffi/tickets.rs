@@ -10,11 +10,11 @@
 //!
 //! The tickets are joined in nginx and HAProxy where the environment variable [`VARIABLE`] says so.
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use super::callback::{self, Running};
 use super::errno::set_errno;
 use super::next::{self, Libc, Ssl, TicketCalls};
 
@@ -30,19 +30,14 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 /// Counter of joined tickets; null while the provider has not named it.
 static JOINED: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// The call of `SSL_do_handshake` that runs on a thread.
+/// A call of `SSL_do_handshake` whose tickets are joined.
 #[derive(Clone, Copy)]
-struct Running {
-    ssl: *mut Ssl,
+pub(super) struct Joining {
     calls: &'static TicketCalls,
     /// The socket, where OpenSSL itself writes to it; negative in HAProxy, which has its own way to send.
     socket: c_int,
     /// Tickets written whole in this call.
     written: usize,
-}
-
-thread_local! {
-    static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
 }
 
 /// Reads the environment variable, before `main` of a program that is known.
@@ -51,30 +46,19 @@ pub(super) fn allow() {
     WANTED.store(wanted, Ordering::Relaxed);
 }
 
-/// Makes a call of libssl that may end a handshake.
+/// How a call of `SSL_do_handshake` joins its tickets. `None` if it does not.
 ///
 /// # Safety
-/// `ssl` is valid until this returns.
-pub(super) unsafe fn during<T>(ssl: *mut Ssl, call: impl FnOnce() -> T) -> T {
+/// `ssl` is valid.
+pub(super) unsafe fn joining(ssl: *mut Ssl) -> Option<Joining> {
     if !WANTED.load(Ordering::Relaxed) {
-        return call();
+        return None;
     }
-    let libssl = next::libssl();
-    let known = libssl.and_then(|known| Some((known.tickets.as_ref()?, known.jobs.as_ref()?)));
-    let Some((calls, jobs)) = known else {
-        return call();
-    };
-    let running = Running {
-        ssl,
-        calls,
-        // SAFETY: `ssl` is valid.
-        socket: unsafe { (jobs.get_fd)(ssl) },
-        written: 0,
-    };
-    let before = RUNNING.replace(Some(running));
-    let result = call();
-    RUNNING.set(before);
-    result
+    let libssl = next::libssl()?;
+    let (calls, jobs) = libssl.tickets.as_ref().zip(libssl.jobs.as_ref())?;
+    // SAFETY: by this function's contract.
+    let socket = unsafe { (jobs.get_fd)(ssl) };
+    Some(Joining { calls, socket, written: 0 })
 }
 
 /// The provider calls it at its start: joined tickets are counted there.
@@ -94,25 +78,32 @@ enum Ticket {
     Last,
 }
 
-impl Running {
-    /// The ticket that is written now. `None` if something else is.
-    fn ticket(&self) -> Option<Ticket> {
+impl Joining {
+    /// The ticket that this connection writes now. `None` if it writes something else.
+    ///
+    /// # Safety
+    /// `ssl` is valid.
+    unsafe fn ticket(&self, ssl: *mut Ssl) -> Option<Ticket> {
         let calls = self.calls;
-        // SAFETY: the connection is valid while its handshake runs, and the string is a constant of libssl.
-        let state = unsafe { CStr::from_ptr((calls.state_string)(self.ssl)) };
-        // SAFETY: as above.
-        if state != WRITES_TICKET || unsafe { (calls.is_server)(self.ssl) } != 1 {
+        // SAFETY: by this function's contract; the string is a constant of libssl.
+        let state = unsafe { CStr::from_ptr((calls.state_string)(ssl)) };
+        // SAFETY: by this function's contract.
+        if state != WRITES_TICKET || unsafe { (calls.is_server)(ssl) } != 1 {
             return None;
         }
         // SAFETY: as above.
-        let tickets = match unsafe { (calls.session_reused)(self.ssl) } {
+        let tickets = match unsafe { (calls.session_reused)(ssl) } {
             // SAFETY: as above.
-            0 => unsafe { (calls.get_num_tickets)(self.ssl) },
+            0 => unsafe { (calls.get_num_tickets)(ssl) },
             // A resumption sends one ticket, whatever the number is.
             _ => 1,
         };
         Some(if self.written + 1 < tickets { Ticket::Followed } else { Ticket::Last })
     }
+}
+
+fn running_joining() -> Option<Joining> {
+    callback::running()?.joining
 }
 
 /// Writes `len` bytes. If they are a ticket that another one follows, `more` writes them, for which the kernel waits
@@ -123,11 +114,12 @@ fn joined(
     more: impl FnOnce() -> isize,
     plain: impl FnOnce() -> isize,
 ) -> isize {
-    let running = RUNNING.get();
-    let found = running
-        .filter(|running| running.socket < 0 || running.socket == fd)
-        .and_then(|running| Some((running, running.ticket()?)));
-    let Some((running, ticket)) = found else {
+    let found = callback::running().and_then(|Running { ssl, joining }| {
+        let joining = joining.filter(|joining| joining.socket < 0 || joining.socket == fd)?;
+        // SAFETY: the connection is valid while its handshake runs.
+        Some((ssl, joining, unsafe { joining.ticket(ssl) }?))
+    });
+    let Some((ssl, joining, ticket)) = found else {
         return plain();
     };
     let sent = match ticket {
@@ -136,7 +128,8 @@ fn joined(
     };
     // One that was written in part is tried again, and counts when it is whole.
     if usize::try_from(sent) == Ok(len) {
-        RUNNING.set(Some(Running { written: running.written + 1, ..running }));
+        let joining = Some(Joining { written: joining.written + 1, ..joining });
+        callback::note(Running { ssl, joining });
         // SAFETY: null, or promised to be valid.
         let counter = unsafe { JOINED.load(Ordering::Acquire).as_ref() };
         if let Some(counter) = counter.filter(|_| ticket == Ticket::Followed) {
@@ -158,7 +151,7 @@ pub(super) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: usi
     };
     // SAFETY: forwarded unchanged.
     let plain = || unsafe { write(fd, buffer, len) };
-    if RUNNING.get().is_none_or(|running| running.socket != fd) {
+    if running_joining().is_none_or(|joining| joining.socket != fd) {
         return plain();
     }
     // SAFETY: the descriptor is a socket, to which this is the same write but for the flags.
@@ -182,7 +175,7 @@ pub(super) unsafe extern "C" fn send(
     };
     // SAFETY: forwarded unchanged.
     let plain = || unsafe { send(fd, buffer, len, flags) };
-    if RUNNING.get().is_none() {
+    if running_joining().is_none() {
         return plain();
     }
     // SAFETY: forwarded, with one more flag.
