@@ -20,6 +20,7 @@
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
 //! - [`handshakes`]: the same driver as a program, for `make test-install`.
 //! - [`load`]: clients that only load a node, each as a user of its own, or over any stream.
+//! - [`compiled`]: programs in C that use OpenSSL as a server does.
 //! - [`crowd`]: clients that only take places.
 //! - [`local`]: counters of what a server computes itself.
 //! - [`machine`]: a device for virtual machines, and a guest that loads it.
@@ -37,6 +38,7 @@ pub mod artifacts;
 pub mod checked;
 pub mod clients;
 pub mod cluster;
+pub mod compiled;
 pub mod crowd;
 pub mod drive;
 pub mod edge;

@@ -6,8 +6,7 @@
 //! handshake fails and no worker dies. With `MILLRACE_LONG=1` each takes 100,000 handshakes, and what can recurse does
 //! so to 100 KiB.
 //!
-//! A program that starts jobs itself (`tests/jobs/jobs.c`) shows where an overflow ends, and what jobs cost. With
-//! `MILLRACE_TEST_ARM`, a folder that `scripts/arm.sh` has made, it and the library are those for 64-bit Arm.
+//! A program that starts jobs itself (`tests/jobs/jobs.c`) shows where an overflow ends, and what jobs cost.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +20,8 @@ use std::thread;
 use std::time::Duration;
 
 use millrace_testkit::skip;
-use millrace_tests::artifacts::{artifacts, workspace};
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::compiled::{ServerInC, compiled};
 use millrace_tests::drive::{Tls, finish};
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::Site;
@@ -29,7 +29,7 @@ use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
 use millrace_tests::pki::{Identity, KeyKind};
-use millrace_tests::process::{copy_for_all, free_port, regions, run, succeed, text_of};
+use millrace_tests::process::{free_port, regions, run, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::scaled;
@@ -556,8 +556,9 @@ fn jobs_of_haproxy_have_stacks_with_a_guard() {
 /// Another library that stands before ours starts the jobs: nginx gets none, and says so.
 #[test]
 fn nginx_gets_no_jobs_without_stacks_for_them() {
-    let Some(before) = compiled("before.c", &["-shared", "-fPIC", "-ldl"]) else { return };
     let world = World::new();
+    let library = world.dir().join("before.so");
+    let Some(before) = compiled("before.c", library, &["-shared", "-fPIC", "-ldl"]) else { return };
     let node = world.node("node-1");
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
     let identity = world.identity(KeyKind::P256);
@@ -592,51 +593,11 @@ fn nginx_gets_no_jobs_without_stacks_for_them() {
     });
 }
 
-/// The folder with programs and libraries for 64-bit Arm, if they are under test.
-fn emulated() -> Option<PathBuf> {
-    std::env::var_os("MILLRACE_TEST_ARM").map(PathBuf::from)
-}
-
-/// Compiles `tests/jobs/NAME`; none, and a recorded skip, without a compiler.
-fn compiled(name: &str, arguments: &[&str]) -> Option<PathBuf> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let compiler = emulated().map_or_else(|| PathBuf::from("cc"), |folder| folder.join("cc"));
-    let mut command = Command::new(compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(&out);
-    command.arg(workspace().join("tests/jobs").join(name)).args(arguments);
-    let output = command.output().ok()?;
-    let said = text_of(&output);
-    if !output.status.success() {
-        assert!(said.contains("No such file"), "{name} does not compile: {said}");
-        skip::record(file!(), "no C compiler or no headers of OpenSSL");
-        return None;
-    }
-    Some(out)
-}
-
-/// The program that starts jobs, under the name of a server that the library knows.
+/// The program that starts jobs.
 fn jobs(words: &[&str]) -> Option<HashMap<String, u64>> {
-    static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let program = compiled("jobs.c", &["-lssl", "-lcrypto", "-lpthread"])?;
-        let dir = millrace_tests::temp_dir();
-        let copy = copy_for_all(&program, dir.path());
-        let named = dir.path().join("haproxy");
-        fs::rename(copy, &named).expect("a name");
-        Some((dir, named))
-    });
-    let (_, program) = built.as_ref()?;
-    let mut command = if let Some(folder) = emulated() {
-        let mut command = Command::new(folder.join("run"));
-        command.arg("-E").arg(format!("LD_PRELOAD={}", folder.join("preload.so").display()));
-        command.arg(program);
-        command
-    } else {
-        let mut command = release::command_at(program);
-        command.env("LD_PRELOAD", &artifacts().preload);
-        command
-    };
-    let output = run(command.args(words));
+    static BUILT: OnceLock<Option<ServerInC>> = OnceLock::new();
+    let program = BUILT.get_or_init(|| ServerInC::compile("jobs.c")).as_ref()?;
+    let output = run(program.command(Some(&artifacts().preload)).args(words));
     let text = text_of(&output);
     assert!(output.status.success(), "{words:?}: {}\n{text}", output.status);
     println!("{words:?}\n{text}");

@@ -35,6 +35,9 @@
 //! A job pauses only where libssl itself uses the private key. A callback of the program that uses a key of the pool
 //! blocks (`ffi::callback`): what it holds (Lua's virtual machine, a lock) must not wait for another connection.
 //!
+//! In both servers, libcrypto before 3.2 searches for the decoders of keys once, and not for each file and certificate
+//! (`ffi::decoders`).
+//!
 //! Where no pool is used, the library can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment). It
 //! can answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`). And it can have the tickets of a
 //! handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`).

@@ -20,7 +20,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use super::next::{self, Libcrypto};
-use super::{generation, sigalgs};
+use super::{decoders, generation, sigalgs};
 use crate::methods::{MethodQuery, MethodTable};
 
 /// Turns the cache on, with the value `on`.
@@ -210,9 +210,6 @@ fetches! {
 /// Makes every thread forget what it has kept, before and after a call that may change the results of fetches: before,
 /// so that no kept method holds a provider that shall go; after, so that nothing of the time between is kept.
 fn around<T>(call: impl FnOnce() -> T) -> T {
-    if !generation::is_started() {
-        return call();
-    }
     renew();
     let result = call();
     renew();
@@ -222,6 +219,10 @@ fn around<T>(call: impl FnOnce() -> T) -> T {
 /// Begins a generation: this thread forgets at once, the others at their next fetch.
 fn renew() {
     let generation = generation::advance();
+    decoders::forget();
+    if !generation::is_started() {
+        return;
+    }
     let _ = METHODS.try_with(|methods| {
         if let Ok(mut methods) = methods.try_borrow_mut() {
             methods.renew(generation);

@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How long a thread may keep what it has learnt of libcrypto: the methods of `fetch`, the answers of `sigalgs`.
+//! How long a thread may keep what it has learnt of libcrypto: the methods of `fetch`, the answers of `sigalgs`, the
+//! context of `decoders`.
 //!
 //! They hold for one generation of the default library context. Another context may be freed, and its address used
 //! again.
@@ -34,11 +35,16 @@ pub(super) fn is_started() -> bool {
 pub(super) fn of(context: *mut c_void) -> Option<u64> {
     let default = DEFAULT.load(Ordering::Acquire);
     let is_default = context.is_null() || context == default;
-    (!default.is_null() && is_default).then(|| CURRENT.load(Ordering::Acquire))
+    (!default.is_null() && is_default).then(current)
+}
+
+/// The generation of what a thread learns now.
+pub(super) fn current() -> u64 {
+    CURRENT.load(Ordering::Acquire)
 }
 
 pub(super) fn is_current(generation: u64) -> bool {
-    CURRENT.load(Ordering::Acquire) == generation
+    current() == generation
 }
 
 /// Begins the next generation, and returns it.

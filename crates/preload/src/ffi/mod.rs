@@ -8,6 +8,7 @@
 //! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
 mod callback;
+mod decoders;
 mod errno;
 mod fetch;
 mod generation;

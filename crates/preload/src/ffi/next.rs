@@ -7,7 +7,7 @@
 //! and for itself (Python). One without `ASYNC_JOB`s (LibreSSL, BoringSSL) means something else by the number of
 //! `SSL_MODE_ASYNC`.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
@@ -137,13 +137,49 @@ pub(super) struct KeyCalls {
     pub(super) free: unsafe extern "C" fn(*mut c_void),
 }
 
-/// libcrypto's definitions for the fetch cache. Valid for the life of the process, as libssl's.
+/// Body of a callback that a key file's password is asked of.
+pub(super) type PasswordCallback = extern "C" fn(*mut c_char, c_int, c_int, *mut c_void) -> c_int;
+
+/// Functions of libcrypto that read key files.
+pub(super) struct KeyFileCalls {
+    /// `PEM_read_bio_PrivateKey_ex`
+    pub(super) read_private_key: unsafe extern "C" fn(
+        *mut c_void,
+        *mut *mut c_void,
+        *const c_void,
+        *mut c_void,
+        *mut c_void,
+        *const c_char,
+    ) -> *mut c_void,
+    /// `OSSL_DECODER_CTX_new_for_pkey`
+    pub(super) new_decoders: unsafe extern "C" fn(
+        *mut *mut c_void,
+        *const c_char,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *mut c_void,
+        *const c_char,
+    ) -> *mut c_void,
+    /// `OSSL_DECODER_from_bio`
+    pub(super) decode: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+    /// `OSSL_DECODER_CTX_set_pem_password_cb`
+    pub(super) set_password:
+        unsafe extern "C" fn(*mut c_void, PasswordCallback, *mut c_void) -> c_int,
+    /// `OSSL_DECODER_CTX_free`
+    pub(super) free_decoders: unsafe extern "C" fn(*mut c_void),
+    /// `OpenSSL_version_num`
+    pub(super) version: unsafe extern "C" fn() -> c_ulong,
+}
+
+/// libcrypto's definitions for the fetch cache and for key files. Valid for the life of the process, as libssl's.
 pub(super) struct Libcrypto {
     /// Functions of each kind of methods, by its number.
     pub(super) methods: [MethodFunctions; 8],
     /// `OSSL_LIB_CTX_set0_default`
     pub(super) set_default: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
     pub(super) keys: KeyCalls,
+    pub(super) key_files: KeyFileCalls,
 }
 
 /// Names under which a program may have loaded a libcrypto with providers with `dlopen`, newest first.
@@ -244,6 +280,14 @@ fn libcrypto_in(library: *mut c_void) -> Option<Libcrypto> {
             supports_digest: symbol!(library, c"EVP_PKEY_digestsign_supports_digest")?,
             up_ref: symbol!(library, c"EVP_PKEY_up_ref")?,
             free: symbol!(library, c"EVP_PKEY_free")?,
+        },
+        key_files: KeyFileCalls {
+            read_private_key: symbol!(library, c"PEM_read_bio_PrivateKey_ex")?,
+            new_decoders: symbol!(library, c"OSSL_DECODER_CTX_new_for_pkey")?,
+            decode: symbol!(library, c"OSSL_DECODER_from_bio")?,
+            set_password: symbol!(library, c"OSSL_DECODER_CTX_set_pem_password_cb")?,
+            free_decoders: symbol!(library, c"OSSL_DECODER_CTX_free")?,
+            version: symbol!(library, c"OpenSSL_version_num")?,
         },
     })
 }
