@@ -23,6 +23,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::mem;
 use std::ptr;
+use std::sync::OnceLock;
 
 use super::generation;
 use super::next::{self, Libcrypto};
@@ -127,10 +128,21 @@ pub(super) fn forget() {
     }
 }
 
-/// Whether this libcrypto searches for each file anew, in a server that reads many.
+/// Whether this libcrypto searches for each file anew, in a server that reads many, and all its calls come here: no
+/// other library stands before this one.
 fn are_worth_keeping(libcrypto: &Libcrypto) -> bool {
-    // SAFETY: takes nothing.
-    (is_nginx() || is_haproxy()) && unsafe { (libcrypto.key_files.version)() } < OPENSSL_3_2
+    static ARE: OnceLock<bool> = OnceLock::new();
+    (is_nginx() || is_haproxy())
+        && *ARE.get_or_init(|| {
+            // SAFETY: takes nothing.
+            let version = unsafe { (libcrypto.key_files.version)() };
+            let calls = [
+                c"OSSL_DECODER_CTX_new_for_pkey",
+                c"OSSL_DECODER_from_bio",
+                c"OSSL_DECODER_CTX_free",
+            ];
+            version < OPENSSL_3_2 && calls.into_iter().all(next::is_ours)
+        })
 }
 
 /// Interposed: the search within may be left out.
