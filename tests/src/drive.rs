@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -15,7 +16,9 @@ use millrace_testkit::wait::SOON;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
 
 use crate::pki::Authority;
@@ -76,6 +79,23 @@ impl Client {
             Arc::new(config)
         };
         Self { v12: config(&version::TLS12), v13: config(&version::TLS13) }
+    }
+
+    /// This client, which shows servers a chain of certificates.
+    ///
+    /// # Panics
+    /// If the files do not parse.
+    #[must_use]
+    pub fn with_chain(mut self, chain: &Path, key: &Path) -> Self {
+        let chain = CertificateDer::pem_file_iter(chain).expect("a chain");
+        let chain = chain.collect::<Result<Vec<_>, _>>().expect("certificates");
+        let key = PrivateKeyDer::from_pem_file(key).expect("a key");
+        let key = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider());
+        let shown = Arc::new(SingleCertAndKey::from(key.expect("a key of this certificate")));
+        for config in [&mut self.v12, &mut self.v13] {
+            Arc::make_mut(config).client_auth_cert_resolver = Arc::clone(&shown) as _;
+        }
+        self
     }
 
     fn connection(&self, tls: Tls) -> ClientConnection {

@@ -392,6 +392,9 @@ fn visit(
 /// Authorities between the root and a certificate.
 const DEPTH: usize = 10;
 
+/// Handshakes of each client in which it looks at the chain and the response; all of the short form but a few.
+const LOOKS: usize = 80;
+
 /// The server sends a long chain and a stapled response, and verifies a client's chain with the revocation list of
 /// each authority.
 #[test]
@@ -424,7 +427,12 @@ fn long_chains_with_revocation_lists_and_a_stapled_response() {
         builder.set_certificate_chain_file(&visitor[0]).expect("a chain");
         builder.set_private_key_file(&visitor[1], openssl::ssl::SslFiletype::PEM).expect("a key");
     });
+    let other = pool.world.client.clone().with_chain(&visitor[0], &visitor[1]);
     let failures = many(|number| {
+        // OpenSSL takes milliseconds for the server's chain, rustls takes none.
+        if number >= LOOKS {
+            return other.handshake(address(port), Tls::ALL[number % 2]);
+        }
         visit(&client, "localhost", port, Tls::ALL[number % 2], |ssl| {
             let sent = ssl.peer_cert_chain().map(|sent| sent.len());
             sent == Some(1 + DEPTH) && ssl.ocsp_status().is_some()
