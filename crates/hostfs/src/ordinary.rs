@@ -64,6 +64,15 @@ pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     make(path, OpenOptions::new().write(true).truncate(false).mode(mode))
 }
 
+/// Opens an ordinary file for reading and writing, without shortening it. Makes no file and follows no link.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_change(path: &Path) -> io::Result<File> {
+    check_path(path, Links::Refuse)?;
+    open_as(path, Links::Refuse, OpenOptions::new().read(true).write(true))
+}
+
 /// Reads an ordinary file of at most `limit` bytes.
 ///
 /// # Errors

@@ -4,9 +4,8 @@
 //! One file of a host: read, made, replaced; and the error of a write.
 
 use std::borrow::Cow;
-use std::fs::{OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -136,14 +135,6 @@ impl ExistingFile {
 /// Replaces a file atomically.
 pub(super) fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), WriteError> {
     replace_file(path, contents, Some(mode)).map_err(|source| io_error("writing", path, source))
-}
-
-pub(super) fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(contents)?;
-    // The mode above is subject to the umask.
-    file.set_permissions(Permissions::from_mode(mode))?;
-    file.sync_all()
 }
 
 pub(super) fn io_error(doing: &'static str, path: &Path, source: io::Error) -> WriteError {

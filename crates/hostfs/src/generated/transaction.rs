@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::file::{ExistingFile, WriteError, create, io_error, put};
+use super::file::{ExistingFile, WriteError, io_error, put};
 use crate::change::{ChangeDue, ChangedHost, HostChange, HostTime, carry_out, go_back, state_file};
+use crate::replace::{make_file, remove_leftovers};
 
 /// The files of a change, before it or after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +104,7 @@ impl FileSet {
                 .map_err(|source| io_error("making", folder, source))?;
         }
         for (path, copy) in &self.copies {
-            create(path, &copy.contents, copy.mode)
+            make_file(path, &copy.contents, Some(copy.mode))
                 .map_err(|source| io_error("copying to", path, source))?;
         }
         for ((path, new), (_, old)) in self.files.iter().zip(&before.files) {
@@ -120,6 +121,7 @@ impl FileSet {
     /// Restores this set where the files are as `after` has them.
     fn restore(&self, after: &Self) -> Result<(), WriteError> {
         for ((path, old), (_, new)) in self.files.iter().zip(&after.files).rev() {
+            remove_leftovers(path);
             if ExistingFile::read(path).is_ok_and(|found| found == *new) {
                 match old {
                     Some(old) => put(path, &old.contents, old.mode)?,
@@ -130,6 +132,7 @@ impl FileSet {
         }
         // What was not made is not there, and a folder that has other files now stays.
         for (copy, _) in &self.copies {
+            remove_leftovers(copy);
             let _ = fs::remove_file(copy);
         }
         for folder in self.folders.iter().rev() {

@@ -3,17 +3,14 @@
 
 //! Atomic replacement of small files, over a layer that tests can make fail.
 //!
-//! The writer creates a temporary file in the same directory, flushes it, and renames it. If any step fails,
-//! the old file is still complete, and the new one is removed. Flushing the directory is a separate step,
+//! The writer makes a file beside the old one, flushes it, and renames it ([`millrace_hostfs::replace`]). If any step
+//! fails, the old file is still complete, and the new one is removed. Flushing the directory is a separate step,
 //! because if it fails the new file *is* in place.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
-use millrace_hostfs::replace::{rename_new, sync_folder, sync_folder_of};
+use millrace_hostfs::replace::{FreshFile, sync_folder, sync_folder_of};
 
 /// Fate of a write to a path that has a file already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +23,10 @@ pub enum IfExists {
 
 /// The file operations that can fail halfway.
 pub(crate) trait FileLayer: Send + Sync {
-    /// Creates a file that did not exist, with mode 0600 and these bytes, and flushes it to the disk.
-    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    /// Renames a file.
-    fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()>;
+    /// Writes a file with mode 0600 and these bytes that is to be at `path`, and flushes it to the disk.
+    fn write<'a>(&self, path: &'a Path, bytes: &[u8]) -> io::Result<FreshFile<'a>>;
+    /// Gives a file its name.
+    fn put(&self, file: FreshFile<'_>, if_exists: IfExists) -> io::Result<()>;
     /// Flushes the entries of a directory to the disk.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
     /// Removes a file.
@@ -41,16 +38,14 @@ pub(crate) trait FileLayer: Send + Sync {
 pub(crate) struct Disk;
 
 impl FileLayer for Disk {
-    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
+    fn write<'a>(&self, path: &'a Path, bytes: &[u8]) -> io::Result<FreshFile<'a>> {
+        FreshFile::write(path, Some(0o600), |file| file.write_all(bytes))
     }
 
-    fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()> {
+    fn put(&self, file: FreshFile<'_>, if_exists: IfExists) -> io::Result<()> {
         match if_exists {
-            IfExists::Fail => rename_new(from, to),
-            IfExists::Replace => std::fs::rename(from, to),
+            IfExists::Fail => file.put_new(),
+            IfExists::Replace => file.replace(),
         }
     }
 
@@ -75,15 +70,7 @@ pub(crate) fn write_atomically(
     bytes: &[u8],
     if_exists: IfExists,
 ) -> io::Result<()> {
-    let temporary = temporary_beside(path);
-    let written =
-        layer.write_new(&temporary, bytes).and_then(|()| layer.rename(&temporary, path, if_exists));
-    if let Err(error) = written {
-        // Best effort: a leftover file is sealed, its name begins with a dot, and no reader opens it.
-        let _ = layer.remove(&temporary);
-        return Err(error);
-    }
-    Ok(())
+    layer.put(layer.write(path, bytes)?, if_exists)
 }
 
 /// Writes `bytes` to `path` with mode 0600, completely or not at all, and flushes the directory.
@@ -105,14 +92,6 @@ pub const fn exposed_bits(owner: u32) -> u32 {
     if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED }
 }
 
-/// A name in the same directory that no key can have (leading dot) and no other writer uses.
-fn temporary_beside(path: &Path) -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!(".{name}.{}-{unique}.tmp", std::process::id()))
-}
-
 #[cfg(test)]
 pub(crate) mod fake {
     use super::*;
@@ -131,19 +110,21 @@ pub(crate) mod fake {
     pub(crate) struct FullDisk(pub(crate) DiskStep);
 
     impl FileLayer for FullDisk {
-        fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        fn write<'a>(&self, path: &'a Path, bytes: &[u8]) -> io::Result<FreshFile<'a>> {
             if self.0 == DiskStep::Write {
-                Disk.write_new(path, &bytes[..bytes.len() / 2])?;
-                return Err(io::ErrorKind::StorageFull.into());
+                return FreshFile::write(path, Some(0o600), |file| {
+                    file.write_all(&bytes[..bytes.len() / 2])?;
+                    Err(io::ErrorKind::StorageFull.into())
+                });
             }
-            Disk.write_new(path, bytes)
+            Disk.write(path, bytes)
         }
 
-        fn rename(&self, from: &Path, to: &Path, if_exists: IfExists) -> io::Result<()> {
+        fn put(&self, file: FreshFile<'_>, if_exists: IfExists) -> io::Result<()> {
             if self.0 == DiskStep::Rename {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            Disk.rename(from, to, if_exists)
+            Disk.put(file, if_exists)
         }
 
         fn sync_directory(&self, path: &Path) -> io::Result<()> {

@@ -42,6 +42,7 @@ use std::{fmt, fs};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_hostfs::ordinary::{self, Links};
+use millrace_hostfs::replace::remove_leftovers;
 use millrace_hostfs::trusted;
 use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use serde_json::{Value, json};
@@ -429,6 +430,7 @@ impl KeyStore {
     }
 
     fn remove_path(&self, path: PathBuf) -> Result<(), StoreError> {
+        remove_leftovers(&path);
         match self.files.remove(&path) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

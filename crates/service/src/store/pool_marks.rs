@@ -11,6 +11,7 @@ use std::{fs, io};
 
 use millrace_operation::{KeyInfo, PrivateKey};
 
+use super::files::write_atomically;
 use super::{IfExists, KeyMeta, KeyStore, StoreError, VersionId, valid_name};
 use crate::policy::{KeyPolicy, TENANT_PREFIX};
 
@@ -39,7 +40,7 @@ impl KeyStore {
     /// The name is none, or the disk is full.
     pub(crate) fn mark(&self, name: &str) -> Result<(), StoreError> {
         let path = self.mark_of(name)?;
-        match self.files.write_new(&path, b"") {
+        match write_atomically(&*self.files, &path, b"", IfExists::Fail) {
             Ok(()) => self.sync(),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(source) => Err(StoreError::Write { path, source }),

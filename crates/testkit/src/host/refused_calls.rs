@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! System calls that fail on demand, as on a file system or kernel that lacks them.
+//! System calls that fail on demand, as on a file system or kernel that lacks them, or before which the process is
+//! killed.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -17,40 +18,67 @@ pub struct RefusedCall {
     number: i64,
     /// Index and value of the argument with which it fails; `None`: with all.
     argument: Option<(u8, u64)>,
-    errno: i32,
+    /// `None`: the process ends before the call, as by SIGKILL.
+    errno: Option<i32>,
 }
+
+/// What `rename(3)` of the C library calls.
+#[cfg(target_arch = "x86_64")]
+const RENAME: i64 = libc::SYS_rename;
+#[cfg(not(target_arch = "x86_64"))]
+const RENAME: i64 = libc::SYS_renameat;
+
+/// The system calls of which a write of a whole file consists, in their order, with their names.
+pub const STEPS_OF_A_WRITE: [(&str, i64); 6] = [
+    ("flock", libc::SYS_flock),
+    ("fchmod", libc::SYS_fchmod),
+    ("write", libc::SYS_write),
+    ("fsync", libc::SYS_fsync),
+    ("rename", RENAME),
+    ("renameat2", libc::SYS_renameat2),
+];
 
 /// `renameat2` to a free name (`RENAME_NOREPLACE`), as NFS, 9p and FUSE answer it.
 pub const NO_RENAME_TO_A_FREE_NAME: RefusedCall =
-    RefusedCall { number: libc::SYS_renameat2, argument: Some((4, 1)), errno: libc::EINVAL };
+    RefusedCall { number: libc::SYS_renameat2, argument: Some((4, 1)), errno: Some(libc::EINVAL) };
 
 /// Hard links.
 pub const NO_HARD_LINKS: RefusedCall =
-    RefusedCall { number: libc::SYS_linkat, argument: None, errno: libc::EPERM };
+    RefusedCall { number: libc::SYS_linkat, argument: None, errno: Some(libc::EPERM) };
 
 impl RefusedCall {
+    /// A call before which the process is killed.
+    #[must_use]
+    pub const fn kills_before(number: i64) -> Self {
+        Self { number, argument: None, errno: None }
+    }
+
     /// `socket` with this family.
     #[must_use]
     pub const fn socket(family: i32, errno: i32) -> Self {
-        Self { number: libc::SYS_socket, argument: Some((0, family.unsigned_abs() as u64)), errno }
+        Self {
+            number: libc::SYS_socket,
+            argument: Some((0, family.unsigned_abs() as u64)),
+            errno: Some(errno),
+        }
     }
 
     /// `connect`, with every address.
     #[must_use]
     pub const fn connect(errno: i32) -> Self {
-        Self { number: libc::SYS_connect, argument: None, errno }
+        Self { number: libc::SYS_connect, argument: None, errno: Some(errno) }
     }
 
     /// `eventfd2`.
     #[must_use]
     pub const fn eventfd(errno: i32) -> Self {
-        Self { number: libc::SYS_eventfd2, argument: None, errno }
+        Self { number: libc::SYS_eventfd2, argument: None, errno: Some(errno) }
     }
 
     /// `memfd_create`.
     #[must_use]
     pub const fn memory_file(errno: i32) -> Self {
-        Self { number: libc::SYS_memfd_create, argument: None, errno }
+        Self { number: libc::SYS_memfd_create, argument: None, errno: Some(errno) }
     }
 }
 
@@ -78,9 +106,11 @@ fn program(call: RefusedCall) -> BpfProgram {
         SeccompRule::new(vec![is_equal]).expect("a rule")
     });
     let rules = BTreeMap::from([(call.number, rules.into_iter().collect())]);
-    let errno = call.errno.unsigned_abs();
+    let end = call
+        .errno
+        .map_or(SeccompAction::KillProcess, |errno| SeccompAction::Errno(errno.unsigned_abs()));
     let arch: TargetArch = std::env::consts::ARCH.try_into().expect("a known processor");
-    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), arch)
+    SeccompFilter::new(rules, SeccompAction::Allow, end, arch)
         .and_then(TryInto::try_into)
         .expect("a valid filter")
 }
