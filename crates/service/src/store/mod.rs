@@ -34,6 +34,7 @@ pub mod pem;
 mod pool_marks;
 mod sealed;
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, DirEntry};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -110,12 +111,12 @@ impl KeyStore {
     pub fn unlock(mut self, kek: &KekSource) -> Result<Self, StoreError> {
         if let KekSource::File { path, create: true } = kek
             && !path.exists()
-            && let Some(sealed) = self.list()?.into_iter().flatten().next()
+            && let Some(sealed) = self.first_kek()?
         {
             return Err(StoreError::MissingKek {
                 kek: path.clone(),
                 directory: self.directory,
-                sealed: sealed.kek,
+                sealed,
             });
         }
         self.sealer = KeySealer::load(kek)?;
@@ -128,13 +129,17 @@ impl KeyStore {
         self.sealer.as_ref().map(KeySealer::id)
     }
 
-    /// Checks that no key of the store was sealed under another key-encryption key: a further key would be
-    /// sealed under one that the node of this store does not use.
+    /// Checks that the store's keys were sealed under the key-encryption key that is loaded: a further key would be
+    /// sealed under one that the node of this store does not use. One key stands for all: the check costs the same in a
+    /// store of 10,000, and a node names each key that was sealed under another one.
     ///
     /// # Errors
-    /// Names the keys. [`StoreError::Locked`] without a key-encryption key.
+    /// Names the keys under another one. [`StoreError::Locked`] without a key-encryption key.
     pub fn check_kek(&self) -> Result<(), StoreError> {
         let ours = self.kek().ok_or(StoreError::Locked)?;
+        if self.first_kek()?.is_none_or(|first| first == ours) {
+            return Ok(());
+        }
         let mut foreign = Vec::new();
         self.each_version(|id, _| {
             let kek = id.former.is_none().then(|| self.kek_of(&id)).flatten();
@@ -153,19 +158,27 @@ impl KeyStore {
         Err(StoreError::ForeignKeys { directory, names, several: foreign.len() > 1, sealed, ours })
     }
 
+    /// The key-encryption key of the first key in the order of the directory.
+    fn first_kek(&self) -> Result<Option<KekId>, StoreError> {
+        for version in self.versions()? {
+            let (id, _) = version?;
+            if let Some(kek) = self.kek_of(&id).filter(|_| id.former.is_none()) {
+                return Ok(Some(kek));
+            }
+        }
+        Ok(None)
+    }
+
     /// The directory of the store.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Stores a key. `info` is the engine's description of the accepted key. With
-    /// [`IfExists::Replace`] the key of that name, if there is one, becomes a former version of it; [`MAX_FORMER`]
-    /// former versions are kept.
+    /// Stores a key as [`KeyImporter::import`] does.
     ///
     /// # Errors
-    /// If a key of that name exists and is not to be replaced, if the name or the policy is invalid, or if the
-    /// disk is full; then the store is unchanged.
+    /// As [`KeyImporter::import`].
     pub fn import(
         &self,
         name: &str,
@@ -174,60 +187,20 @@ impl KeyStore {
         policy: KeyPolicy,
         if_exists: IfExists,
     ) -> Result<KeyMeta, StoreError> {
-        if !is_there(&self.path(&VersionId::current(name))?) {
-            // A mark that is left from a removed key must not give this one to the manager.
-            self.unmark(name)?;
-        }
-        self.store(name, key, info, policy, if_exists)
+        self.importer()?.import(name, key, info, policy, if_exists)
     }
 
-    fn store(
-        &self,
-        name: &str,
-        key: &PrivateKey,
-        info: KeyInfo,
-        policy: KeyPolicy,
-        if_exists: IfExists,
-    ) -> Result<KeyMeta, StoreError> {
-        let metadata = Metadata::new(name, info, policy)?;
-        let id = VersionId::current(name);
-        let replaced = is_there(&self.path(&id)?);
-        if replaced && if_exists == IfExists::Fail {
-            return Err(StoreError::Exists { name: name.to_owned() });
-        }
-        let former = if replaced {
-            self.keep_former(&id, &metadata.info)?
-        } else {
-            let mut keys = 0;
-            let mut left = Vec::new();
-            self.each_version(|id, _| match id.former {
-                None => keys += 1,
-                Some(_) => left.extend((id.name == name).then_some(id)),
-            })?;
-            if keys >= MAX_KEYS {
-                return Err(StoreError::Full);
-            }
-            // Files that are left from a removed key must not become versions of the new one.
-            self.remove_versions(name, &left)?;
-            None
-        };
-        if let Err(error) = self.write(&metadata, key, if_exists) {
-            if let Some(former) = former {
-                let _ = self.files.remove(&self.path_of(&former));
-            }
-            return Err(error);
-        }
-        if replaced {
-            self.prune(name, &metadata.info)?;
-        }
-        let action = if replaced { "replace" } else { "import" };
-        let detail = json!({
-            "type": metadata.info.key_type.to_string(),
-            "policy": policy_of(&metadata.policy),
-        });
-        self.audit(None, action, Some(name), &detail)?;
-        let meta = self.describe(name)?;
-        Ok(KeyMeta { authenticated: true, ..meta })
+    /// Imports several keys. The directory is read here, once for all of them.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn importer(&self) -> Result<KeyImporter<'_>, StoreError> {
+        let mut importer = KeyImporter { store: self, keys: 0, former: BTreeMap::new() };
+        self.each_version(|id, _| match id.former {
+            None => importer.keys += 1,
+            Some(_) => importer.former.entry(id.name.clone()).or_default().push(id),
+        })?;
+        Ok(importer)
     }
 
     /// Copies the current file of a key to that of a former version, if `replacement` is another key. The
@@ -252,11 +225,16 @@ impl KeyStore {
         Ok(Some(former))
     }
 
-    /// Removes former versions above [`MAX_FORMER`], the oldest first, and the one that is current again.
-    fn prune(&self, name: &str, current: &KeyInfo) -> Result<(), StoreError> {
+    /// Removes those of the former versions that are above [`MAX_FORMER`], the oldest first, and the one that is current
+    /// again.
+    fn prune(
+        &self,
+        name: &str,
+        current: &KeyInfo,
+        former: Vec<VersionId>,
+    ) -> Result<(), StoreError> {
         let again = VersionId::former(name, current);
-        let (again, mut former): (Vec<_>, Vec<_>) =
-            self.former_of(name)?.into_iter().partition(|id| *id == again);
+        let (again, mut former): (Vec<_>, Vec<_>) = former.into_iter().partition(|id| *id == again);
         former.sort_by_cached_key(|id| {
             fs::symlink_metadata(self.path_of(id)).map(|it| Stamp::of(&it).modified).ok()
         });
@@ -490,14 +468,25 @@ impl KeyStore {
     /// Calls `each` with all versions, in the order of the directory. It has no bound: a version that is not listed
     /// could be neither seen nor removed, and only the owner of the store makes files there.
     fn each_version(&self, mut each: impl FnMut(VersionId, &DirEntry)) -> Result<(), StoreError> {
-        let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
-        for entry in fs::read_dir(&self.directory).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if let Some(id) = entry.file_name().to_str().and_then(VersionId::of_file) {
-                each(id, &entry);
-            }
+        for version in self.versions()? {
+            let (id, entry) = version?;
+            each(id, &entry);
         }
         Ok(())
+    }
+
+    fn versions(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<(VersionId, DirEntry), StoreError>>, StoreError> {
+        let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
+        let entries = fs::read_dir(&self.directory).map_err(failed)?;
+        Ok(entries.filter_map(move |entry| match entry {
+            Ok(entry) => {
+                let id = entry.file_name().to_str().and_then(VersionId::of_file)?;
+                Some(Ok((id, entry)))
+            }
+            Err(error) => Some(Err(failed(error))),
+        }))
     }
 
     /// A stamp of the directory, which changes when a file is added, replaced or removed, but not when one is written
@@ -576,6 +565,101 @@ impl KeyStore {
             None => format!("{name}{SUFFIX}"),
             Some(hash) => format!("{name}.{hash}{FORMER_SUFFIX}"),
         })
+    }
+}
+
+/// Imports keys into a store. Keys that other processes remove or import meanwhile are seen as they are; of their number
+/// and of former versions that were left without a current one it knows what was there when it began.
+pub struct KeyImporter<'a> {
+    store: &'a KeyStore,
+    /// The number of current versions.
+    keys: usize,
+    /// The former versions, by name.
+    former: BTreeMap<String, Vec<VersionId>>,
+}
+
+impl KeyImporter<'_> {
+    /// Keys for which the store has room yet.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        MAX_KEYS.saturating_sub(self.keys)
+    }
+
+    /// Stores a key. `info` is the engine's description of the accepted key. With
+    /// [`IfExists::Replace`] the key of that name, if there is one, becomes a former version of it; [`MAX_FORMER`]
+    /// former versions are kept.
+    ///
+    /// # Errors
+    /// If a key of that name exists and is not to be replaced, if the name or the policy is invalid, or if the
+    /// disk is full; then the store is unchanged.
+    pub fn import(
+        &mut self,
+        name: &str,
+        key: &PrivateKey,
+        info: KeyInfo,
+        policy: KeyPolicy,
+        if_exists: IfExists,
+    ) -> Result<KeyMeta, StoreError> {
+        if !is_there(&self.store.path(&VersionId::current(name))?) {
+            // A mark that is left from a removed key must not give this one to the manager.
+            self.store.unmark(name)?;
+        }
+        self.store(name, key, info, policy, if_exists)
+    }
+
+    fn store(
+        &mut self,
+        name: &str,
+        key: &PrivateKey,
+        info: KeyInfo,
+        policy: KeyPolicy,
+        if_exists: IfExists,
+    ) -> Result<KeyMeta, StoreError> {
+        let store = self.store;
+        let metadata = Metadata::new(name, info, policy)?;
+        let id = VersionId::current(name);
+        let replaced = is_there(&store.path(&id)?);
+        if replaced && if_exists == IfExists::Fail {
+            return Err(StoreError::Exists { name: name.to_owned() });
+        }
+        let former = if replaced {
+            store.keep_former(&id, &metadata.info)?
+        } else {
+            if self.room() == 0 {
+                return Err(StoreError::Full);
+            }
+            // Files that are left from a removed key must not become versions of the new one.
+            store.remove_versions(name, &self.former.remove(name).unwrap_or_default())?;
+            None
+        };
+        if let Err(error) = store.write(&metadata, key, if_exists) {
+            if let Some(former) = former {
+                let _ = store.files.remove(&store.path_of(&former));
+            }
+            return Err(error);
+        }
+        if replaced {
+            let mut versions = self.former.remove(name).unwrap_or_default();
+            versions.retain(|version| Some(version) != former.as_ref());
+            versions.extend(former);
+            store.prune(name, &metadata.info, versions)?;
+        } else {
+            self.keys += 1;
+        }
+        let action = if replaced { "replace" } else { "import" };
+        let detail = json!({
+            "type": metadata.info.key_type.to_string(),
+            "policy": policy_of(&metadata.policy),
+        });
+        store.audit(None, action, Some(name), &detail)?;
+        let meta = store.describe(name)?;
+        Ok(KeyMeta { authenticated: true, ..meta })
+    }
+}
+
+impl fmt::Debug for KeyImporter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyImporter").field("keys", &self.keys).finish_non_exhaustive()
     }
 }
 

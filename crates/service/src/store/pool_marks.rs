@@ -31,7 +31,7 @@ impl KeyStore {
         policy: KeyPolicy,
     ) -> Result<KeyMeta, StoreError> {
         self.mark(name)?;
-        self.store(name, key, info, policy, IfExists::Replace)
+        self.importer()?.store(name, key, info, policy, IfExists::Replace)
     }
 
     /// Marks a key as one of the pool.

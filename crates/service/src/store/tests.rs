@@ -334,6 +334,53 @@ fn keys_under_another_kek_are_named_before_anything_is_written() {
     }
 }
 
+/// Calls of `read` by this thread so far.
+fn reads() -> Option<u64> {
+    let text = fs::read_to_string("/proc/thread-self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("syscr: ")?.parse().ok())
+}
+
+#[test]
+fn import_opens_as_many_files_of_a_store_of_200_keys_as_of_one_of_2() {
+    let cost = |count: usize| {
+        let directory = TempDir::new().unwrap();
+        let store = store_in(&directory);
+        let mut importer = store.importer().unwrap();
+        for number in 0..count {
+            let (name, policy) = (format!("k{number}"), KeyPolicy::signing(["*"]));
+            importer.import(&name, &key(), info(), policy, IfExists::Fail).unwrap();
+        }
+        assert_eq!(importer.room(), MAX_KEYS - count);
+        let before = reads();
+        store.check_kek().unwrap();
+        import(&store, "www").unwrap();
+        Some(reads()? - before?)
+    };
+    let (Some(small), Some(large)) = (cost(2), cost(200)) else {
+        millrace_testkit::skip!("this kernel does not count the reads of a thread");
+    };
+    assert_eq!(small, large);
+}
+
+#[test]
+fn importer_sees_former_versions_and_those_left_without_a_current_one() {
+    let directory = TempDir::new().unwrap();
+    let store = store_in(&directory);
+    for number in 1..=3 {
+        replace(&store, number);
+    }
+    fs::remove_file(file_of(&store, "www")).unwrap();
+    let mut importer = store.importer().unwrap();
+    let policy = || KeyPolicy::signing(["uid:33"]);
+    importer.import("www", &key(), version(4), policy(), IfExists::Fail).unwrap();
+    assert_eq!(versions(&store), (4, vec![]), "they are no versions of the new key");
+    let mut importer = store.importer().unwrap();
+    importer.import("www", &key(), version(5), policy(), IfExists::Replace).unwrap();
+    importer.import("other", &key(), version(5), policy(), IfExists::Fail).unwrap();
+    assert_eq!(store.former("www").unwrap().len(), 1);
+    assert_eq!(importer.room(), MAX_KEYS - 2);
+}
+
 #[test]
 fn missing_kek_of_a_store_with_keys_is_not_created_anew() {
     let directory = TempDir::new().unwrap();
