@@ -3,11 +3,13 @@
 
 //! Data on standard output, or in a file: tables, JSON, and text. Messages go to standard error, elsewhere.
 
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use millrace_hostfs::replace::replace_file;
+use millrace_hostfs::replace::{replace_file, replace_with};
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -32,6 +34,35 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// The folder cannot be written to; the former file stays.
 pub(crate) fn replace(file: &Path, text: &str) -> Result<()> {
     replace_file(file, text.as_bytes(), None).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Makes or replaces a file as a whole; a file that is there keeps its mode and owner, and a link to it stays. A device
+/// or a pipe, and a file whose folder or owner is not this user's, is written in place.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn put(path: &Path, text: &str) -> Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let before = fs::metadata(&target).ok();
+    let replaced = match &before {
+        Some(before) if !before.is_file() => Err(io::ErrorKind::PermissionDenied.into()),
+        before => {
+            let mode = before.as_ref().map(|before| before.mode() & 0o7777);
+            replace_with(&target, mode, |file| {
+                if let Some(before) = before {
+                    fchown(&*file, Some(before.uid()), Some(before.gid()))?;
+                }
+                file.write_all(text.as_bytes())
+            })
+        }
+    };
+    let written = match replaced {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && before.is_some() => {
+            fs::write(&target, text)
+        }
+        replaced => replaced,
+    };
+    written.with_context(|| format!("writing {}", path.display()))
 }
 
 /// Writes a value as indented JSON with a final line break.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, Subcommand};
 use millrace_operation::{Hash, OperationKind};
 
-use super::{DryRunArg, SocketArg, StoreArgs, named, output_file};
+use super::{DryRunArg, SocketArg, StoreArgs, named, output_file, output_folder};
 
 /// The key store, and the node that serves it, for the commands about keys.
 #[derive(Clone, Debug, Args)]
@@ -89,6 +89,7 @@ Examples:
   millrace key import www /etc/ssl/private/www.pem --allow-uid haproxy
   openssl pkey -in old.pem | millrace key import www - --allow-cert gateway-1
   millrace key import www renewed.pem --replace
+  millrace key import --from-dir /etc/ssl/private --stubs /etc/haproxy/certs
 
 A running node serves the key within a second. No client may use a new key
 until --allow-uid, --allow-cert or `millrace key policy` names it. The named
@@ -98,19 +99,41 @@ off.
 --replace keeps the policy, except for the parts that an option names. Nodes
 serve the former key to gateways that still have its stub, under the same
 policy; at most 4 former versions are kept. `millrace key remove NAME
---former` ends that.";
+--former` ends that.
+
+--from-dir imports the key in each NAME.pem and NAME.key, and in each
+NAME/privkey.pem, as certbot has them; files without a private key are left
+out. All files are checked first: if one is wrong, nothing is imported. An
+interrupted run has imported the keys up to there, and the same command goes
+on with the rest. A key that the store has already stays as it is, with its
+policy; another key of that name needs --replace.";
 
 /// Import a private key into the pool
 ///
 /// The file is PEM: PKCS#8, PKCS#1 or SEC 1, not encrypted. The key is
 /// checked, then stored encrypted under the key-encryption key.
 #[derive(Debug, Args)]
-#[command(after_long_help = IMPORT_EXAMPLE)]
+#[command(
+    after_long_help = IMPORT_EXAMPLE,
+    override_usage = "millrace key import [OPTIONS] NAME FILE\n       \
+                      millrace key import [OPTIONS] --from-dir DIR"
+)]
 pub(crate) struct KeyImportArgs {
     /// Name of the key in the pool
-    pub(crate) name: String,
+    #[arg(required_unless_present = "from_dir")]
+    pub(crate) name: Option<String>,
     /// PEM file with the private key, or - for standard input
-    pub(crate) file: PathBuf,
+    #[arg(required_unless_present = "from_dir")]
+    pub(crate) file: Option<PathBuf>,
+    /// Import every key of a folder, each under the name of its file
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["name", "file"])]
+    pub(crate) from_dir: Option<PathBuf>,
+    /// Write the stubs of the folder's keys here, as NAME.pem.key
+    #[arg(long, value_name = "DIR", requires = "from_dir", value_parser = output_folder())]
+    pub(crate) stubs: Option<PathBuf>,
+    /// Print the folder's keys as JSON (schema: share/doc/millrace/key-import.schema.json)
+    #[arg(long, requires = "from_dir")]
+    pub(crate) json: bool,
     /// Replace an existing key of the same name; keeps its policy
     #[arg(long)]
     pub(crate) replace: bool,

@@ -21,6 +21,7 @@ const READ: &[&str] = &[
     "config",
     "file",
     "files",
+    "from_dir",
     "gateway",
     "handshakes_run",
     "kek_file",

@@ -4,12 +4,12 @@
 //! `millrace cert`: the private authority, which issues certificates for nodes and for clients that connect over
 //! TCP, and revokes those of clients.
 
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
+use millrace_hostfs::replace::make_file;
 use millrace_server::config::group_id;
 use millrace_server::tls::{
     CertificateError, client_certificate, ensure_authority, issue_client_certificate,
@@ -211,8 +211,7 @@ impl Readers {
 
     fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         let closed = mode & 0o700;
-        let file = OpenOptions::new().write(true).create_new(true).mode(closed).open(path);
-        file.and_then(|mut file| file.write_all(bytes))
+        make_file(path, bytes, Some(closed))
             .with_context(|| format!("writing {}", path.display()))?;
         let permissions = Permissions::from_mode(mode);
         self.give(path, mode)?;

@@ -34,6 +34,7 @@ use crate::commands::compress::Compressed;
 use crate::commands::compression::CompressingServer;
 use crate::commands::device::DeviceChange;
 use crate::commands::gateway::WriteResult;
+use crate::commands::key::import_folder::ImportedKey;
 use crate::commands::key::view::KeyView;
 use crate::commands::virtio::status::VirtioDevice;
 use crate::samples::{self, SampleFile};
@@ -53,6 +54,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
         ("pool.schema.json", schema_of::<PoolStatus>()),
         ("keys.schema.json", schema_of::<Vec<KeyView>>()),
         ("key.schema.json", schema_of::<KeyView>()),
+        ("key-import.schema.json", schema_of::<Vec<ImportedKey>>()),
         ("certs.schema.json", schema_of::<Vec<IssuedCertificate>>()),
         ("recipe.schema.json", schema_of::<RecipePlan>()),
         ("written.schema.json", schema_of::<WriteResult<'_>>()),

@@ -8,6 +8,7 @@ mod device;
 mod doctor;
 mod help;
 mod inspect;
+mod key_folders;
 mod keys;
 mod managed;
 mod node;

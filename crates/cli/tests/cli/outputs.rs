@@ -56,6 +56,7 @@ impl Output {
             "vpn bench" => return None,
             "cert client" | "cert node" => &["gateway-TURN"],
             "inspect" => &["--root", "."],
+            "key import" => &["--from-dir", "keys"],
             "key stub" | "pool key stub" => &["www"],
             "token create" => &["node-TURN", "--role", "node"],
             "tenant addresses" => &["acme"],
@@ -132,6 +133,8 @@ fn stocked(node: &Place) -> (Pool, Node) {
     let pem = place.write("key.pem", &p256_key());
     let pem = pem.to_str().unwrap();
     place.run(&["key", "import", "www", pem]).done();
+    fs::create_dir(place.path("keys")).unwrap();
+    place.write("keys/bulk.pem", &p256_key());
     pool.run(&["tenant", "create", "acme", "--ops", "100"]).done();
     pool.run(&["pool", "key", "import", "www", pem, "--tenant", "acme"]).done();
     let end = |side: &str| {

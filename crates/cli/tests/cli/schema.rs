@@ -144,6 +144,9 @@ fn json_of_status_keys_and_check_matches_the_schemas() {
     assert_valid(&place.run(&["key", "list", "--json"]).done().data, "keys");
     let show = place.run(&["key", "show", "www", "--json"]);
     assert_valid(&show.done().data, "key");
+    let folder = place.path("");
+    let bulk = ["key", "import", "--from-dir", folder.to_str().unwrap(), "--json"];
+    assert_valid(&place.run(&bulk).done().data, "key-import");
     let module = ["--provider", key, "--preload", key];
     let recipe = place.run(&[&["gateway", "nginx", "--json"][..], &module].concat());
     assert_valid(&recipe.done().data, "recipe");

@@ -1,8 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace key import`: reads, verifies, then stores. It writes nothing before all checks have passed.
+//! `millrace key import` of one key: reads, verifies, then stores. It writes nothing before all checks have passed.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -13,7 +14,7 @@ use anyhow::{Result, anyhow, bail};
 use millrace_operation::KeyType;
 use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
-use millrace_service::store::{IfExists, KeyMeta, MAX_NAME_LEN, StoreError, valid_name};
+use millrace_service::store::{IfExists, KeyMeta, KeyStore, MAX_NAME_LEN, StoreError, valid_name};
 use zeroize::Zeroizing;
 
 use crate::args::KeyImportArgs;
@@ -23,8 +24,8 @@ use crate::output;
 use crate::owned_store::OwnedStore;
 use crate::settings::Settings;
 
-use super::policy;
 use super::view::spki_sha256;
+use super::{import_folder, policy};
 
 /// Time that a running node has to serve the key. It looks every half second, and loading a key takes
 /// milliseconds.
@@ -34,7 +35,14 @@ const NODE_TAKES: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
-    let KeyImportArgs { name, file, replace, plan, policy, store } = args;
+    let KeyImportArgs { name, file, from_dir, stubs: _, json: _, replace, plan, policy, store } =
+        args;
+    if let Some(folder) = from_dir {
+        return import_folder::run(args, folder);
+    }
+    let (Some(name), Some(file)) = (name, file) else {
+        return Err(fail(Failure::Usage, "name the key and its file, or --from-dir DIR"));
+    };
     // Wrong options are reported before the key is read.
     policy::apply(policy, KeyPolicy::signing([]))?;
     if !valid_name(name) {
@@ -47,7 +55,7 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     let info = check_key(&key).or_fail(Failure::KeyRefused, refused)?;
     let settings = Settings::for_keys(store)?;
     if plan.dry_run {
-        return would_import(args, &settings, info.key_type);
+        return would_import(args, name, &settings, info.key_type);
     }
     let store = settings.open_store()?;
     let before = if *replace { present(&store, name)? } else { None };
@@ -57,16 +65,20 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     let if_exists = if *replace { IfExists::Replace } else { IfExists::Fail };
     let meta = store.act(|keys| keys.import(name, &key, info, policy, if_exists))?;
     report(&meta, before.as_ref());
-    wait_for_node(&settings, &store, &meta)
+    wait_for_node(&settings, &store, &[meta])
 }
 
 /// Says which policy the key would have. The present key is read without its seal, and nothing is written.
-fn would_import(args: &KeyImportArgs, settings: &Settings, key_type: KeyType) -> Result<()> {
-    let name = &args.name;
+fn would_import(
+    args: &KeyImportArgs,
+    name: &str,
+    settings: &Settings,
+    key_type: KeyType,
+) -> Result<()> {
     let store = settings.look_at_store()?;
     let present = match store.act(|keys| Ok(keys.describe(name)))? {
         Ok(meta) if args.replace => Some(meta),
-        Ok(_) => return store.act(|_| Err(StoreError::Exists { name: name.clone() })),
+        Ok(_) => return store.act(|_| Err(StoreError::Exists { name: name.to_owned() })),
         Err(StoreError::NoSuchKey { .. }) => None,
         Err(error) => return store.act(|_| Err(error)),
     };
@@ -83,10 +95,14 @@ fn would_import(args: &KeyImportArgs, settings: &Settings, key_type: KeyType) ->
     output::print(&format!("would {done} {name} ({key_type})\n{changes}"))
 }
 
-/// The key that is replaced, with its authentic policy; `None` if there is none.
-fn present(store: &OwnedStore, name: &str) -> Result<Option<KeyMeta>> {
-    match store.act(|keys| Ok(keys.load(name)))? {
-        Ok((_, meta)) => Ok(Some(meta)),
+/// The key that is replaced, with its authentic policy where the store is unlocked; `None` if there is none.
+pub(super) fn present(store: &OwnedStore, name: &str) -> Result<Option<KeyMeta>> {
+    let find = |keys: &KeyStore| match keys.kek() {
+        Some(_) => keys.load(name).map(|(_, meta)| meta),
+        None => keys.describe(name),
+    };
+    match store.act(|keys| Ok(find(keys)))? {
+        Ok(meta) => Ok(Some(meta)),
         Err(StoreError::NoSuchKey { .. }) => Ok(None),
         Err(error) => {
             let advice = format!(
@@ -98,7 +114,11 @@ fn present(store: &OwnedStore, name: &str) -> Result<Option<KeyMeta>> {
 }
 
 /// The policy that the next version of a key keeps. A former version that cannot be verified counts for nothing.
-fn kept_policy(store: &OwnedStore, meta: KeyMeta, key_type: KeyType) -> Result<KeyPolicy> {
+pub(super) fn kept_policy(
+    store: &OwnedStore,
+    meta: KeyMeta,
+    key_type: KeyType,
+) -> Result<KeyPolicy> {
     let mut former = Vec::new();
     for version in store.act(|keys| keys.former(&meta.name))?.into_iter().flatten() {
         let (version, problem) = store.verify(version)?;
@@ -110,7 +130,7 @@ fn kept_policy(store: &OwnedStore, meta: KeyMeta, key_type: KeyType) -> Result<K
 }
 
 /// A policy without operations that a type of key does not have.
-fn in_effect(policy: &KeyPolicy, key_type: KeyType) -> KeyPolicy {
+pub(super) fn in_effect(policy: &KeyPolicy, key_type: KeyType) -> KeyPolicy {
     let operations = policy.operations.iter().filter(|kind| kind.fits(key_type)).collect();
     KeyPolicy { operations, ..policy.clone() }
 }
@@ -146,31 +166,52 @@ fn report(meta: &KeyMeta, before: Option<&KeyMeta>) {
     );
 }
 
-/// Waits until the running node, if there is one, serves the key.
-fn wait_for_node(settings: &Settings, store: &OwnedStore, meta: &KeyMeta) -> Result<()> {
-    let end = Instant::now() + NODE_TAKES;
-    let hash = spki_sha256(meta);
+/// Waits until the running node, if there is one, serves the keys.
+pub(super) fn wait_for_node(
+    settings: &Settings,
+    store: &OwnedStore,
+    metas: &[KeyMeta],
+) -> Result<()> {
+    let (name, pause) = match metas {
+        [meta] => (Some(meta.name.as_str()), POLL),
+        // The node lists all its keys then.
+        _ => (None, 10 * POLL),
+    };
+    let wanted: Vec<_> = metas.iter().map(|meta| (&meta.name, spki_sha256(meta))).collect();
+    let mut end = Instant::now() + NODE_TAKES;
+    let mut fewest = usize::MAX;
     loop {
-        let Some(node) = settings.running_node(store, Some(&meta.name)) else {
+        let Some(node) = settings.running_node(store, name) else {
             return Ok(());
         };
-        let row = node.keys.iter().find(|row| row.name == meta.name && !row.former);
-        match row {
-            Some(row) if row.spki_sha256.as_ref() == Some(&hash) && row.problem.is_none() => {
-                eprintln!("the node {} serves it", node.node);
-                return Ok(());
-            }
-            _ if Instant::now() < end => thread::sleep(POLL),
-            row => {
-                let reason = row.and_then(|row| row.problem.as_deref());
-                let reason = reason.unwrap_or("it has not loaded it; its log says more");
-                bail!(
-                    "{} is stored, but the node {} does not serve it: {reason}",
-                    meta.name,
-                    node.node
-                );
-            }
+        let current = node.keys.iter().filter(|row| !row.former);
+        let rows: HashMap<_, _> = current.map(|row| (&row.name, row)).collect();
+        let missing = wanted.iter().filter(|(name, hash)| {
+            rows.get(name)
+                .is_none_or(|row| row.spki_sha256.as_ref() != Some(hash) || row.problem.is_some())
+        });
+        let missing: Vec<_> = missing.collect();
+        let Some((name, _)) = missing.first() else {
+            let them = if let [_] = metas { "it" } else { "them" };
+            eprintln!("the node {} serves {them}", node.node);
+            return Ok(());
+        };
+        if missing.len() < fewest {
+            // It is at work.
+            fewest = missing.len();
+            end = Instant::now() + NODE_TAKES;
         }
+        if Instant::now() < end {
+            thread::sleep(pause);
+            continue;
+        }
+        let reason = rows.get(name).and_then(|row| row.problem.as_deref());
+        let reason = reason.unwrap_or("it has not loaded it; its log says more");
+        let others = match missing.len() - 1 {
+            0 => String::new(),
+            others => format!(" (nor {others} others)"),
+        };
+        bail!("{name} is stored, but the node {} does not serve it{others}: {reason}", node.node);
     }
 }
 

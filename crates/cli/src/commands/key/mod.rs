@@ -7,13 +7,12 @@
 //! running node applies the change within a second. The output never contains a secret.
 
 pub(super) mod import;
+pub(super) mod import_folder;
 pub(super) mod policy;
 pub(super) mod view;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -208,8 +207,7 @@ pub(super) fn put_stub(stub: &Stub, as_uri: bool, path: Option<&Path>) -> Result
     let Some(path) = path else {
         return output::print(&text);
     };
-    let mut file = fs::File::create(path).with_context(|| format!("making {}", path.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    output::put(path, &text)?;
     eprintln!("wrote {}: give it to the application as its private key", path.display());
     Ok(())
 }

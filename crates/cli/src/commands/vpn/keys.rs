@@ -3,12 +3,12 @@
 
 //! `millrace vpn keys`: an authority for one link, and what each end needs.
 
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use millrace_hostfs::replace::make_file;
 use millrace_server::tls::{ensure_authority, issue_client_certificate, issue_node_certificate};
 use millrace_vpn::link::{Side, VpnLink};
 use zeroize::Zeroizing;
@@ -84,8 +84,7 @@ fn write_end(
         ("key.pem", key, PRIVATE),
     ] {
         let path = folder.join(name);
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
-        file.and_then(|mut file| file.write_all(bytes))
+        make_file(&path, bytes, Some(mode))
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
