@@ -4,8 +4,9 @@
 //! Replaces a file as a whole: a program that reads it, and a machine that loses power, sees the former or the new one.
 //!
 //! The new file is made beside the former one, with the name `.NAME.0.new`, and renamed when it is on the disk. Its
-//! writer holds a lock (`flock`) on it, which ends with the process: a file of that name without a lock is what a killed
-//! writer left, and the next writer of `NAME` removes it. While another process writes, the next number is used.
+//! writer holds a lock (`flock`) on it, which ends with the process: a file of that name without a lock is what a
+//! killed writer left, and the next writer of `NAME` removes it. While another process writes, the next number is
+//! used.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -20,8 +21,8 @@ use rustix::process::geteuid;
 use crate::ordinary::{self, Links};
 use crate::output_path::folder_of;
 
-/// Files beside one that is written: more processes than ever write one file at a time, and more kills than a file system
-/// without locks sees in [`DEAD`].
+/// Files beside one that is written: more processes than ever write one file at a time, and more kills than a file
+/// system without locks sees in [`DEAD`].
 const MAX_WRITERS: u32 = 64;
 
 /// Age from which on a file beside another is a leftover where the file system has no locks: no write takes that long,

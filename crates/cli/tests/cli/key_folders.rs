@@ -41,7 +41,7 @@ fn names(place: &Place) -> Vec<String> {
     listed(place).iter().map(|key| key["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What an import printed as JSON: name and action of each key.
+/// Name and action of each key, from the JSON that an import printed.
 fn actions(outcome: &Outcome) -> Vec<(String, String)> {
     let rows: Vec<Value> = serde_json::from_str(&outcome.done().data).unwrap();
     let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();

@@ -17,6 +17,7 @@ mod owners;
 mod revocation;
 mod schema;
 mod service_manager;
+mod state_files;
 mod support;
 mod terminal;
 mod throughput;

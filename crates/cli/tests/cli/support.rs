@@ -79,7 +79,15 @@ impl Place {
 
     /// Starts a node like [`Self::up`], by a command that ends in `millrace up`. Also returns the socket of its further
     /// messages.
-    pub(crate) fn up_as(&self, mut command: Command) -> (Node, UnixDatagram) {
+    pub(crate) fn up_as(&self, command: Command) -> (Node, UnixDatagram) {
+        self.try_up_as(command).unwrap_or_else(|log| panic!("the node ended\n{log}"))
+    }
+
+    /// Starts a node like [`Self::up_as`].
+    ///
+    /// # Errors
+    /// It ended before it was ready: its log.
+    pub(crate) fn try_up_as(&self, mut command: Command) -> Result<(Node, UnixDatagram), String> {
         let notify = self.path("notify.sock");
         let _ = fs::remove_file(&notify);
         let socket = UnixDatagram::bind(&notify).unwrap();
@@ -91,10 +99,12 @@ impl Place {
         loop {
             if let Ok(length) = socket.recv(&mut buffer) {
                 assert_eq!(&buffer[..length], b"READY=1");
-                return (node, socket);
+                return Ok((node, socket));
             }
-            let status = node.child.try_wait().unwrap();
-            assert!(status.is_none(), "the node ended: {status:?}\n{}", node.log());
+            if node.child.try_wait().unwrap().is_some() {
+                node.wait();
+                return Err(node.log());
+            }
             assert!(started.elapsed() < SOON, "the node is not ready\n{}", node.log());
         }
     }

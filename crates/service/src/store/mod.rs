@@ -225,8 +225,8 @@ impl KeyStore {
         Ok(Some(former))
     }
 
-    /// Removes those of the former versions that are above [`MAX_FORMER`], the oldest first, and the one that is current
-    /// again.
+    /// Removes those of the former versions that are above [`MAX_FORMER`], the oldest first, and the one that is
+    /// current again.
     fn prune(
         &self,
         name: &str,
@@ -568,8 +568,8 @@ impl KeyStore {
     }
 }
 
-/// Imports keys into a store. Keys that other processes remove or import meanwhile are seen as they are; of their number
-/// and of former versions that were left without a current one it knows what was there when it began.
+/// Imports keys into a store. It sees each name as the store has it at that moment; the number of keys, and former
+/// versions that were left without a current one, are those of its beginning.
 pub struct KeyImporter<'a> {
     store: &'a KeyStore,
     /// The number of current versions.

@@ -22,7 +22,7 @@ pub struct RefusedCall {
     errno: Option<i32>,
 }
 
-/// What `rename(3)` of the C library calls.
+/// The system call of `rename(3)`.
 #[cfg(target_arch = "x86_64")]
 const RENAME: i64 = libc::SYS_rename;
 #[cfg(not(target_arch = "x86_64"))]

@@ -24,8 +24,8 @@ use crate::output;
 use crate::owned_store::OwnedStore;
 use crate::settings::Settings;
 
+use super::policy;
 use super::view::spki_sha256;
-use super::{import_folder, policy};
 
 /// Time that a running node has to serve the key. It looks every half second, and loading a key takes
 /// milliseconds.
@@ -35,11 +35,9 @@ const NODE_TAKES: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
-    let KeyImportArgs { name, file, from_dir, stubs: _, json: _, replace, plan, policy, store } =
+    // The others belong to a folder.
+    let KeyImportArgs { name, file, from_dir: _, stubs: _, json: _, replace, plan, policy, store } =
         args;
-    if let Some(folder) = from_dir {
-        return import_folder::run(args, folder);
-    }
     let (Some(name), Some(file)) = (name, file) else {
         return Err(fail(Failure::Usage, "name the key and its file, or --from-dir DIR"));
     };

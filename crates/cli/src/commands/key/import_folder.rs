@@ -71,13 +71,13 @@ pub(crate) struct ImportedKey {
     stub: Option<PathBuf>,
 }
 
-/// What becomes of a key.
+/// Act on a key of the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum ImportAction {
-    /// It is imported under a new name.
+    /// The key is imported under a new name.
     Import,
-    /// It takes the place of another key, or gets another policy.
+    /// The key takes the place of another one, or gets another policy.
     Replace,
     /// The store has it already: nothing is done.
     Present,
@@ -248,7 +248,7 @@ fn plan(
     Ok((steps, problems))
 }
 
-/// What becomes of a key, or why nothing can.
+/// Decides what becomes of a key, or says why nothing can.
 ///
 /// # Errors
 /// The store cannot be used.

@@ -32,7 +32,10 @@ use view::KeyView;
 
 pub(crate) fn run(command: &KeyCommand) -> Result<()> {
     match command {
-        KeyCommand::Import(args) => import::run(args),
+        KeyCommand::Import(args) => match &args.from_dir {
+            Some(folder) => import_folder::run(args, folder),
+            None => import::run(args),
+        },
         KeyCommand::List(args) => list(args),
         KeyCommand::Show(args) => show(args),
         KeyCommand::Remove(args) => remove(args),
