@@ -44,6 +44,8 @@ NEEDS=(
     "iperf3 iperf3"
     "ip iproute2"
     "nft nftables"
+    "bindfs bindfs"
+    "fuse-overlayfs fuse-overlayfs"
     "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1 libfaketime"
     "gnutls-cli gnutls-bin"
     "git git"

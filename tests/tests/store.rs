@@ -121,6 +121,61 @@ if "$millrace" key import more /mnt/www.pem --kek-file /mnt/other; then echo "se
 if "$millrace" key import more /mnt/www.pem --kek-file /mnt/other; then echo "sealed under another"; exit 1; fi
 "#;
 
+/// A node whose whole state is on a mounted file system, and changes made on it and, under FUSE, in the folder that it
+/// shows, as another host makes them: the kernel reports those to no watcher of the mounted folder.
+const MOUNTED: &str = r#"
+set -eu
+millrace=$1 kind=$2 place=$3 first=$4 second=$5
+mount -t tmpfs tmpfs "$place"
+mkdir "$place/lower" "$place/upper" "$place/work" "$place/mounted" "$place/pem"
+layers=lowerdir=$place/lower,upperdir=$place/upper,workdir=$place/work
+case $kind in
+    overlay) mount -t overlay -o "$layers" overlay "$place/mounted" ;;
+    fuse-overlayfs) fuse-overlayfs -o "$layers" "$place/mounted" ;;
+    bindfs) bindfs "$place/lower" "$place/mounted" ;;
+esac
+state=$place/mounted/state socket=$place/node.sock
+export MILLRACE_SOCKET=$socket
+key() { verb=$1; shift; "$millrace" key "$verb" "$@" --state "$state"; }
+up() {
+    "$millrace" up --state "$state" 2>"$place/node.log" &
+    node=$!
+    within_a_minute "$millrace" status --json
+}
+within_a_minute() { # COMMAND...
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || { echo "no success: $*"; cat "$place/node.log"; exit 1; }
+        sleep 0.1
+    done
+}
+trap 'kill $node; wait $node || true; umount -l "$place/mounted"' EXIT
+up
+key import www "$first" --allow-all
+if key import www "$second" --allow-all; then echo "imported twice"; exit 1; fi
+key import www "$second" --replace
+key policy www --add-cert gateway-1
+cp "$first" "$place/pem/one.pem"
+cp "$second" "$place/pem/two.pem"
+key import --from-dir "$place/pem" --allow-all
+key remove one
+"$millrace" cert client gateway-1 --state "$state" -o "$place/certificates"
+echo "== list"
+key list
+echo "== files"
+ls -A "$state/keys"
+if [ "$kind" = bindfs ]; then
+    # As another host does. The layers of an overlay may not be changed beside it.
+    "$millrace" key import beside "$first" --allow-all --state "$place/lower/state" --socket "$place/none.sock"
+    within_a_minute grep -q 'key="beside"' "$place/node.log"
+fi
+kill $node
+wait $node || true
+up
+key show www
+"#;
+
 /// A key and its renewal, each with a file of its own.
 fn two_identities(world: &World) -> [Identity; 2] {
     ["old", "new"].map(|name| {
@@ -167,6 +222,45 @@ fn installed_node_serves_the_keys_that_root_imports() {
     }
     for part in ["www in /var/lib/millrace/keys is sealed", "the node installed unseals"] {
         assert!(said.contains(part), "no {part} in {said}");
+    }
+}
+
+#[test]
+fn store_and_state_of_a_node_work_on_overlayfs_and_fuse() {
+    if !is_root() {
+        millrace_testkit::skip!("only root mounts in a namespace of its own");
+    }
+    let world = World::new();
+    let (first, second) = (world.identity(KeyKind::P256), world.identity(KeyKind::Rsa2048));
+    let mut tried = 0;
+    for kind in ["overlay", "bindfs", "fuse-overlayfs"] {
+        let place = world.dir().join(kind);
+        fs::create_dir(&place).expect("mount point");
+        let unshare = |script: &[&str]| {
+            let mut command = Command::new(millrace_tests::process::program("unshare"));
+            command.args(["--mount", "sh", "-c"]).args(script).arg("sh");
+            command.arg(&artifacts().millrace).arg(kind).arg(&place);
+            command.arg(&first.key_file).arg(&second.key_file);
+            command
+        };
+        // The mounts alone: not every container permits them, and not every machine has the programs.
+        let mounts = MOUNTED.split("state=$place").next().expect("the mounts");
+        let output = run(&mut unshare(&[mounts]));
+        if !output.status.success() {
+            eprintln!("{kind} is left out: {}", text_of(&output));
+            continue;
+        }
+        tried += 1;
+        let output = run(&mut unshare(&[MOUNTED]));
+        let said = text_of(&output);
+        assert!(output.status.success(), "{kind}: {said}");
+        let files = said.split("== files").nth(1).expect("the files");
+        let files: Vec<&str> = files.lines().filter(|line| line.contains('.')).collect();
+        assert!(files.iter().all(|file| !file.starts_with('.')), "{kind}: {said}");
+        assert!(files.contains(&"two.key") && !files.contains(&"one.key"), "{kind}: {said}");
+    }
+    if tried == 0 {
+        millrace_testkit::skip!("only root mounts in a namespace of its own");
     }
 }
 
