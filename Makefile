@@ -140,13 +140,14 @@ test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
 		take_the_same_time -- --nocapture --test-threads=1
 
-test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto device, IPsec and ciphers by the kernel, AppArmor
+test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto device, IPsec and ciphers by the kernel, AppArmor, a node on 9p
 	@scripts/vm.sh
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli -p millrace-provider
 	@tests/vm/run.sh
 	@tests/vm/vpn.sh
 	@tests/vm/bulk.sh
 	@tests/vm/apparmor.sh
+	@tests/vm/stores.sh
 
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
