@@ -4,7 +4,7 @@
 //! The course of one run: what is going on, on stderr (a bar on a terminal, else a line now and then), and
 //! whether the user asks to stop.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
             None if due => {
-                eprintln!("[{}/{}] {what}", self.done, self.steps);
+                let _ = writeln!(stderr(), "[{}/{}] {what}", self.done, self.steps);
                 self.last_line = Some(Instant::now());
             }
             None => {}

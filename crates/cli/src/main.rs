@@ -19,6 +19,7 @@
 //! node_socket.rs     requests to the node of this machine
 //! passed_sockets.rs  the listening sockets that systemd passes
 //! service_manager.rs readiness, reload and watchdog messages to the service manager
+//! note.rs            remarks on stderr
 //! output.rs          tables and JSON on stdout; a reader that goes away is not an error
 //! page.rs            pages of text, wrapped and coloured; terminal.rs says how wide and whether in colour
 //! screen.rs          pages again and again: a full screen on a terminal
@@ -27,6 +28,12 @@
 //! ```
 //!
 //! The logic of a node is in the crate service, its listeners in server; that of clients is in client.
+
+// It panics where standard error is a full disk.
+#![deny(clippy::print_stderr)]
+
+#[macro_use]
+mod note;
 
 mod args;
 mod backends;

@@ -31,6 +31,7 @@ mod through;
 
 use std::collections::BTreeMap;
 use std::env;
+use std::io::{self, Write};
 use std::process::Command;
 use std::time::Duration;
 
@@ -185,7 +186,9 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<MeasuredBackend>, BenchError> {
     if kinds.contains(&BackendKind::Cuda) {
         match MeasuredBackend::Cuda.make().probe() {
             Ok(()) => subjects.push(MeasuredBackend::Cuda),
-            Err(reason) if args.backends.is_empty() => eprintln!("without cuda: {reason}"),
+            Err(reason) if args.backends.is_empty() => {
+                let _ = writeln!(io::stderr(), "without cuda: {reason}");
+            }
             Err(reason) => return refused(format!("--backends cuda: {reason}")),
         }
     }

@@ -112,7 +112,7 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
     };
     let samples = sampler.stop()?;
     if let Some(status) = status.filter(|status| !status.success()) {
-        eprintln!("the command failed ({status})");
+        note!("the command failed ({status})");
     }
     Ok(samples)
 }
@@ -133,7 +133,7 @@ fn calibrate(args: &CeilingArgs, samples: &Samples) -> Calibrations {
             shown.finish_and_clear();
         }
         if let Err(error) = result {
-            eprintln!("{error}");
+            note!("{error}");
         }
     }
     calibrations
@@ -141,7 +141,7 @@ fn calibrate(args: &CeilingArgs, samples: &Samples) -> Calibrations {
 
 fn bar(steps: u64, message: &'static str) -> ProgressBar {
     if !stderr().is_terminal() {
-        eprintln!("{message} ...");
+        note!("{message} ...");
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}");

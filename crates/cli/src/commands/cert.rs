@@ -52,7 +52,7 @@ pub(crate) fn run(command: &CertCommand) -> Result<()> {
 fn authority(args: &CertAuthorityArgs) -> Result<()> {
     let tls = Settings::for_store(&args.store)?.tls;
     as_owner_of(&tls, || ensure_authority(&tls))??;
-    eprintln!(
+    note!(
         "the authority is in {} (ca.crt, ca.key, ca.crl)\nnext: millrace cert node NAME -o DIR",
         tls.display()
     );
@@ -77,7 +77,7 @@ fn node(args: &CertNodeArgs) -> Result<()> {
     readers.write(revoked, &issued.revoked, PUBLIC_MODE)?;
     readers.write(certificate, issued.certificate.as_bytes(), PUBLIC_MODE)?;
     readers.write(key, issued.key.as_bytes(), KEY_MODES.owner)?;
-    eprintln!(
+    note!(
         "wrote ca.crt, ca.crl, node.crt and node.key to {}\n\
          next: copy them to the folder tls in the state folder of {name}, as files of the node's user",
         output.display()
@@ -102,7 +102,7 @@ fn client(args: &CertClientArgs) -> Result<()> {
     readers.write(key, &read(&issued.key)?, readers.key_mode())?;
     // Only the client keeps its private key; the node keeps the certificate, as a record.
     fs::remove_file(&issued.key).with_context(|| format!("removing {}", issued.key.display()))?;
-    eprintln!(
+    note!(
         "wrote ca.pem, cert.pem and key.pem to {}\nnext: millrace key policy KEY --allow-cert {name}",
         output.display()
     );
@@ -144,7 +144,7 @@ fn revoke(args: &CertRevokeArgs) -> Result<()> {
         ));
     }
     as_owner_of(&tls, || revoke_client_certificate(&tls, name))?.map_err(to_exit_error)?;
-    eprintln!(
+    note!(
         "revoked the certificate of {name}: a node refuses it once it has the list {} and has reloaded\n\
          next: copy the list to the folder tls of each further node; systemctl reload millrace on all",
         revocation_list(&tls).display()

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &CompressionReportArgs) -> Result<()> {
         return output::print(&metrics(&servers));
     }
     if servers.is_empty() {
-        eprintln!(
+        note!(
             "no process with libmillrace_zlib.so is visible: `millrace gateway nginx --compression` configures it; \
              root sees all processes"
         );

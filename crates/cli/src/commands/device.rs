@@ -103,7 +103,7 @@ fn list(args: &DeviceReadArgs) -> Result<()> {
         return output::print_json(&devices);
     }
     if devices.is_empty() {
-        eprintln!("{NO_DEVICE}");
+        note!("{NO_DEVICE}");
         return Ok(());
     }
     table(&devices).print()
@@ -263,7 +263,7 @@ fn save_policy(
     );
     keep_former(&path).with_context(|| format!("writing {}", path.display()))?;
     output::replace(&path, &text)?;
-    eprintln!("saved to {}", path.display());
+    note!("saved to {}", path.display());
     Ok(())
 }
 
@@ -355,12 +355,12 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
     for DeviceChange { plan, result } in &results {
         let Some(result) = result else {
             if plan.steps.is_empty() {
-                eprintln!("{}: nothing to change", plain(&plan.device));
+                note!("{}: nothing to change", plain(&plan.device));
             }
             continue;
         };
         all_well &= result.is_success();
-        eprintln!("{}: {}", plain(&plan.device), plain(&sentence(result)));
+        note!("{}: {}", plain(&plan.device), plain(&sentence(result)));
     }
     if all_well { Ok(()) } else { Err(exit_with(1)) }
 }
@@ -405,12 +405,12 @@ fn recover(change: &DeviceChangeArgs) -> Result<Vec<DeviceOutcome>> {
             for (device, outcome) in &outcomes {
                 let device = plain(device);
                 let sentence = plain(&sentence(outcome));
-                eprintln!("{device}: a former change was cut short, and is taken back: {sentence}");
+                note!("{device}: a former change was cut short, and is taken back: {sentence}");
             }
             Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
         }
         Err(error @ RecordError::Unusable { .. }) => {
-            eprintln!("note: {}", plain(&error.to_string()));
+            note!("note: {}", plain(&error.to_string()));
             Ok(Vec::new())
         }
         Err(error) => Err(error.into()),

@@ -45,12 +45,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let after = Sample::take(socket)?;
     output::print(&page(&after.status))?;
     if after.status.operations.is_empty() {
-        eprintln!("no operations yet");
+        note!("no operations yet");
     }
     let Status { choices: chosen, edges: clients, edge_clients, .. } = &after.status;
     if clients.len() < *edge_clients {
         let shown = clients.len();
-        eprintln!("{shown} of {edge_clients} clients that report are shown, the busiest");
+        note!("{shown} of {edge_clients} clients that report are shown, the busiest");
     }
     let tables = [
         table(&before, &after),

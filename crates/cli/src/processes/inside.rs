@@ -81,7 +81,7 @@ impl InsideManager {
                 error!("the manager does not answer any more: {error:#}");
             }
         });
-        eprintln!("{}", running.summary());
+        note!("{}", running.summary());
         Ok(ServedManager { running, stop, served })
     }
 }

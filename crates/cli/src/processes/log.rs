@@ -38,6 +38,8 @@ pub(crate) fn start_log(filter: &str, format: LogFormat) -> Result<LogFilter> {
         format!("the log filter {filter:?} is wrong; write error, warn, info, debug or trace")
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // A line that cannot be written must not end the thread that wanted to write it.
+    let log = log.log_internal_errors(false);
     match format {
         LogFormat::Json => {
             let log = log.json().with_filter_reloading();

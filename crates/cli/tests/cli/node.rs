@@ -3,7 +3,7 @@
 
 //! `millrace up` and the commands that connect to it: real processes in a separate folder.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -11,11 +11,28 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, p256_key, repository, rsa_key};
+use millrace_testkit::wait::holds_within;
+
+use crate::support::{Place, SOON, p256_key, repository, rsa_key};
 
 /// The number of keys that the node has loaded.
 fn keys(status: &Value) -> u64 {
     status["keys"].as_u64().expect("the status counts the keys")
+}
+
+#[test]
+fn full_disk_behind_standard_error_ends_no_node_and_no_command() {
+    let place = Place::new();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let mut node = place.command(["up"]).stdout(full()).stderr(full()).spawn().unwrap();
+    let serves = holds_within(SOON, || place.run(&["status"]).code == 0);
+    let key = place.write("www.key", &p256_key());
+    let import = ["key", "import", "www", key.to_str().unwrap()];
+    let imported = place.command(import).stderr(full()).status().unwrap();
+    let lived = node.try_wait().unwrap().is_none();
+    let _ = node.kill();
+    node.wait().unwrap();
+    assert!(serves && lived && imported.success(), "{serves} {lived} {imported}");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn report(done: &Compressed, args: &CompressArgs) -> Result<()> {
         return output::print_json(done);
     }
     for failure in &done.failures {
-        eprintln!("millrace: {failure}");
+        note!("millrace: {failure}");
     }
     let verb = if args.plan.dry_run { "would be written" } else { "written" };
     output::print(&format!(

@@ -263,7 +263,7 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     certificates_are_there(args)?;
     if !args.plan.dry_run {
         for path in write::recover(&args.tree.root)? {
-            eprintln!("restored, since a former run was killed: {}", path.display());
+            note!("restored, since a former run was killed: {}", path.display());
         }
     }
     let changes = write::compare(plan, &args.tree.root)?;
@@ -288,15 +288,15 @@ fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
         });
     }
     if nothing {
-        eprintln!("nothing to do: all files are in place");
+        note!("nothing to do: all files are in place");
     } else if args.plan.dry_run {
-        eprintln!("nothing was written: --write without --dry-run makes these changes");
+        note!("nothing was written: --write without --dry-run makes these changes");
     }
     for copy in &written.saved {
-        eprintln!("kept a copy: {}", copy.display());
+        note!("kept a copy: {}", copy.display());
     }
     for verified in &written.verified {
-        eprintln!("{}", verdict(verified.name, &verified.after));
+        note!("{}", verdict(verified.name, &verified.after));
     }
     output::print(&what_remains(plan, &missing, nothing))
 }

@@ -42,7 +42,7 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
     }
     let table = written?;
     table.print()?;
-    eprintln!("wrote {}; `millrace inspect --root` reads it", destination.display());
+    note!("wrote {}; `millrace inspect --root` reads it", destination.display());
     Ok(())
 }
 

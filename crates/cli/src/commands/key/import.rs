@@ -140,12 +140,12 @@ fn report(meta: &KeyMeta, before: Option<&KeyMeta>) {
     let identities = meta.policy.identities.join(", ");
     let done = if before.is_some() { "replaced" } else { "imported" };
     if identities.is_empty() {
-        eprintln!(
+        note!(
             "{done} {name} ({key_type}): no client may use it yet\n\
              next: millrace key policy {name} --add-uid USER (on this machine) or --add-cert NAME (over TCP)"
         );
     } else {
-        eprintln!("{done} {name} ({key_type}) for {identities}");
+        note!("{done} {name} ({key_type}) for {identities}");
     }
     let Some(before) = before else {
         return;
@@ -154,11 +154,12 @@ fn report(meta: &KeyMeta, before: Option<&KeyMeta>) {
     let changes =
         policy::changes(&in_effect(&before.policy, from), &in_effect(&meta.policy, key_type));
     if !changes.is_empty() {
-        eprint!(
-            "its policy is another one now ({from} before; an option of `millrace key policy {name}` changes it):\n{changes}"
+        note!(
+            "its policy is another one now ({from} before; an option of `millrace key policy {name}` changes it):\n{}",
+            changes.trim_end()
         );
     }
-    eprintln!(
+    note!(
         "next: millrace key stub {name} for each gateway; the former stub works until\n      \
          millrace key remove {name} --former"
     );
@@ -191,7 +192,7 @@ pub(super) fn wait_for_node(
         let missing: Vec<_> = missing.collect();
         let Some((name, _)) = missing.first() else {
             let them = if let [_] = metas { "it" } else { "them" };
-            eprintln!("the node {} serves {them}", node.node);
+            note!("the node {} serves {them}", node.node);
             return Ok(());
         };
         if missing.len() < fewest {

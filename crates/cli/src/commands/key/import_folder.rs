@@ -388,7 +388,7 @@ fn tell_without_key(files: &[PathBuf]) {
     if files.len() > NAMED {
         named.push_str(&format!(" and {} more", files.len() - NAMED));
     }
-    eprintln!("without a private key: {named}");
+    note!("without a private key: {named}");
 }
 
 fn report(steps: &[Step], dry_run: bool) {
@@ -403,10 +403,10 @@ fn report(steps: &[Step], dry_run: bool) {
     if present > 0 {
         text.push_str(&format!("; {present} were there already and stay as they are"));
     }
-    eprintln!("{text}");
+    note!("{text}");
     let closed = steps.iter().filter(|step| step.policy.identities.is_empty()).count();
     if closed > 0 {
-        eprintln!(
+        note!(
             "no client may use {closed} of them yet: --replace --allow-uid USER (on this machine) or --allow-cert NAME \
              (over TCP) with the same folder, or millrace key policy NAME"
         );

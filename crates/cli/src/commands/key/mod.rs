@@ -56,7 +56,7 @@ fn list(args: &KeyListArgs) -> Result<()> {
             Ok(meta) => meta,
             Err(error) => {
                 unusable += 1;
-                eprintln!("warning: {error}");
+                note!("warning: {error}");
                 continue;
             }
         };
@@ -72,20 +72,18 @@ fn list(args: &KeyListArgs) -> Result<()> {
     }
     for name in left {
         // They serve no client.
-        eprintln!(
-            "warning: {name} has former versions and no current one: millrace key remove {name}"
-        );
+        note!("warning: {name} has former versions and no current one: millrace key remove {name}");
     }
     if args.json {
         output::print_json(&views)?;
     } else {
         view::table(&views).print()?;
         if views.is_empty() {
-            eprintln!("no keys yet: millrace key import NAME FILE");
+            note!("no keys yet: millrace key import NAME FILE");
         }
     }
     if let Some(reason) = unverified.filter(|_| !views.is_empty()) {
-        eprintln!("note: not verified: {reason}");
+        note!("note: not verified: {reason}");
     }
     if unusable > 0 {
         return Err(anyhow!("{unusable} files in {} cannot be used", store.directory().display()));
@@ -117,11 +115,11 @@ fn view_of_name(args: &KeyStoreArgs, name: &str) -> Result<KeyView> {
     for meta in store.act(|keys| keys.former(name))? {
         match meta {
             Ok(meta) => view.former.push(view_of(&store, meta, node.as_ref())?),
-            Err(error) => eprintln!("warning: {error}"),
+            Err(error) => note!("warning: {error}"),
         }
     }
     if let Some(reason) = unverified {
-        eprintln!("note: not verified: {reason}");
+        note!("note: not verified: {reason}");
     }
     Ok(view)
 }
@@ -156,15 +154,15 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
     }
     if !*former {
         store.act(|keys| keys.remove(name))?;
-        eprintln!("removed {name}");
+        note!("removed {name}");
         return Ok(());
     }
     store.act(|keys| keys.files_of(name))?;
     match store.act(|keys| keys.remove_former(name))? {
-        0 => eprintln!("{name} has no former versions"),
-        1 => eprintln!("removed the former version of {name}; its stub no longer works"),
+        0 => note!("{name} has no former versions"),
+        1 => note!("removed the former version of {name}; its stub no longer works"),
         count => {
-            eprintln!("removed {count} former versions of {name}; their stubs no longer work");
+            note!("removed {count} former versions of {name}; their stubs no longer work");
         }
     }
     Ok(())
@@ -181,13 +179,13 @@ fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
     policy::change_identities(&args.identities, &mut policy)?;
     policy::check_fits(&policy, meta.info.key_type)?;
     if policy == meta.policy {
-        eprintln!("nothing to change: {} has this policy already", args.name);
+        note!("nothing to change: {} has this policy already", args.name);
     } else if args.plan.dry_run {
         let changes = policy::changes(&meta.policy, &policy);
         return output::print(&format!("would change the policy of {}\n{changes}", args.name));
     } else {
         store.act(|keys| keys.set_policy(&args.name, policy))?;
-        eprintln!("changed the policy of {}", args.name);
+        note!("changed the policy of {}", args.name);
     }
     let view = view_of_name(&args.store, &args.name)?;
     print_view(&view, args.json)
@@ -199,7 +197,7 @@ fn write_stub(args: &KeyStubArgs) -> Result<()> {
     let meta = store.act(|keys| keys.describe(&args.name))?;
     let (meta, problem) = store.verify(meta)?;
     if let Some(problem) = problem {
-        eprintln!("warning: no node can use this key: {problem}");
+        note!("warning: no node can use this key: {problem}");
     }
     put_stub(&stub_of(&meta)?, args.uri, args.output.as_deref())
 }
@@ -211,7 +209,7 @@ pub(super) fn put_stub(stub: &Stub, as_uri: bool, path: Option<&Path>) -> Result
         return output::print(&text);
     };
     output::put(path, &text)?;
-    eprintln!("wrote {}: give it to the application as its private key", path.display());
+    note!("wrote {}: give it to the application as its private key", path.display());
     Ok(())
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &TenantAddressesArgs) -> Result<()> {
     }
     table(&grants).print()?;
     if grants.short {
-        eprintln!("the nodes lack capacity for the full quota");
+        note!("the nodes lack capacity for the full quota");
     }
     Ok(())
 }
@@ -83,13 +83,13 @@ fn watch(client: &ManagerClient, source: &str, file: &Path) -> Result<()> {
         // An empty answer would take the last node from a gateway that still works.
         if let Some(text) = text.filter(|text| !text.is_empty() && *text != written) {
             output::replace(file, &text)?;
-            eprintln!("{} is written", file.display());
+            note!("{} is written", file.display());
             written = text;
         }
         thread::sleep(WATCH_INTERVAL);
         match client.get(source) {
             Ok(answer) => grants = Some(answer),
-            Err(error) => eprintln!("{error}; {} stays as it is", file.display()),
+            Err(error) => note!("{error}; {} stays as it is", file.display()),
         }
     }
 }

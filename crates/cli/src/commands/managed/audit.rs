@@ -63,7 +63,7 @@ fn require_own_records(client: &ManagerClient) -> Result<()> {
         return Ok(());
     }
     for text in &found.texts {
-        eprintln!("{text}");
+        note!("{text}");
     }
     let message = format!(
         "the audit log is whole, and {} findings say that records are not what a manager wrote: look at each, write it \

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ManagerArgs) -> Result<()> {
     runtime.block_on(async {
         let (stop, force) = stop_signals()?;
         let listener = running.listen().await?;
-        eprintln!("{}", running.summary());
+        note!("{}", running.summary());
         service_manager::notify(service_manager::READY);
         tokio::select! {
             served = running.serve(listener, stop) => served,

@@ -80,7 +80,7 @@ fn act(args: &NodeNameArgs, what: &str, meaning: &str) -> Result<()> {
     let client = client(&args.access)?;
     let to = format!("{}/{what}", path(&args.name));
     client.write::<()>(Write::Post, &to, Condition::None, &()).map_err(to_exit_error)?;
-    eprintln!("node {} {meaning}", args.name);
+    note!("node {} {meaning}", args.name);
     Ok(())
 }
 
@@ -95,7 +95,7 @@ fn remove(args: &NodeChangeArgs) -> Result<()> {
         return print_losses(&format!("remove node {name}"), slices.chain(keys));
     }
     client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(to_exit_error)?;
-    eprintln!("node {name} is removed: it loses its slices and keys");
+    note!("node {name} is removed: it loses its slices and keys");
     Ok(())
 }
 

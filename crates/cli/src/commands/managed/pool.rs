@@ -43,7 +43,7 @@ fn status(args: &ListArgs) -> Result<()> {
     output::print("\n")?;
     nodes(&overview).print()?;
     if overview.tenants.is_empty() {
-        eprintln!("no tenants: millrace tenant create NAME");
+        note!("no tenants: millrace tenant create NAME");
         return Ok(());
     }
     output::print("\n")?;
@@ -63,7 +63,7 @@ fn complete(client: &ManagerClient, overview: &mut Overview) -> Result<()> {
         ("keys", overview.keys.len(), keys, "millrace key list, at the nodes,"),
     ];
     for (what, shown, all, where_all) in rest.into_iter().filter(|(_, shown, all, _)| shown < all) {
-        eprintln!("{shown} of {all} {what} shown: {where_all} has all");
+        note!("{shown} of {all} {what} shown: {where_all} has all");
     }
     Ok(())
 }

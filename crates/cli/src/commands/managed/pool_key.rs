@@ -63,14 +63,14 @@ fn give(args: &PoolKeyImportArgs) -> Result<()> {
         return output::print_json(&made);
     }
     let name = &made.name;
-    eprintln!(
+    note!(
         "the pool has {name} ({}) for {}: their nodes get it with their next heartbeat\n\
          next: millrace pool key stub {name} for each gateway",
         made.key_type,
         joined(&made.tenants, "")
     );
     if made.former > 0 {
-        eprintln!("the former stub works until millrace pool key remove {name} --former");
+        note!("the former stub works until millrace pool key remove {name} --former");
     }
     Ok(())
 }
@@ -173,10 +173,10 @@ fn remove(args: &PoolKeyRemoveArgs) -> Result<()> {
         let path = format!("{}/forget-former", path(name));
         let _: KeyView =
             client.write(Write::Post, &path, Condition::None, &()).map_err(to_exit_error)?;
-        eprintln!("the former versions of {name} end with the nodes' next heartbeats");
+        note!("the former versions of {name} end with the nodes' next heartbeats");
         return Ok(());
     }
     client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(to_exit_error)?;
-    eprintln!("{name} is removed: nodes delete it with their next heartbeat");
+    note!("{name} is removed: nodes delete it with their next heartbeat");
     Ok(())
 }

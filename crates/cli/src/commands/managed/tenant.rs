@@ -99,7 +99,7 @@ fn change(
             return output::print_json(&tenant);
         }
         if tenant == found.value {
-            eprintln!("nothing to change: tenant {name} has these values already");
+            note!("nothing to change: tenant {name} has these values already");
             return if json.json { output::print_json(&tenant) } else { Ok(()) };
         }
         if plan.dry_run {
@@ -122,9 +122,9 @@ fn finish(tenant: &Tenant, json: bool, done: &str) -> Result<()> {
     if json {
         return output::print_json(tenant);
     }
-    eprintln!("tenant {} is {done}: {}", tenant.name, limits(&tenant.quota));
+    note!("tenant {} is {done}: {}", tenant.name, limits(&tenant.quota));
     if tenant.identities.is_empty() {
-        eprintln!("next: millrace tenant set {} --add-identity cert:NAME", tenant.name);
+        note!("next: millrace tenant set {} --add-identity cert:NAME", tenant.name);
     }
     Ok(())
 }
@@ -203,7 +203,7 @@ fn remove(args: &TenantRemoveArgs) -> Result<()> {
     client
         .write::<()>(Write::Delete, &tenant_path(name), Condition::None, &())
         .map_err(to_exit_error)?;
-    eprintln!("tenant {name} is removed");
+    note!("tenant {name} is removed");
     Ok(())
 }
 

@@ -53,7 +53,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
                 Err(_) => anyhow!("{error}; remove the token: millrace token remove {name}"),
             });
         }
-        eprintln!(
+        note!(
             "{} has the access of {}: copy it to the host that uses it",
             file.display(),
             made.name
@@ -67,7 +67,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
         Some(token) => output::print(&format!("{token}\n")),
         None => {
             let identity = args.identity.as_deref().context("the manager gave no token")?;
-            eprintln!("{identity} is {}", made.name);
+            note!("{identity} is {}", made.name);
             Ok(())
         }
     }
@@ -102,7 +102,7 @@ fn remove(args: &TokenRemoveArgs) -> Result<()> {
         return print_losses(&format!("remove {name}"), [role]);
     }
     client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(to_exit_error)?;
-    eprintln!("{name} has no access any more");
+    note!("{name} has no access any more");
     Ok(())
 }
 

@@ -139,13 +139,13 @@ fn serve(args: &VirtioRunArgs) -> Result<()> {
         program: Box::new(device_program),
     };
     let front = Front::start(settings, handed).map_err(to_exit_error)?;
-    eprintln!("millrace virtio is up");
+    note!("millrace virtio is up");
     for socket in front.sockets() {
-        eprintln!("  device       {}", socket.display());
+        note!("  device       {}", socket.display());
     }
     let control = control_socket(&args.sockets.first.socket_path);
-    eprintln!("  control      {}", control.display());
-    eprintln!("next: millrace virtio recipe qemu; millrace virtio status");
+    note!("  control      {}", control.display());
+    note!("next: millrace virtio recipe qemu; millrace virtio status");
     service_manager::notify(service_manager::READY);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

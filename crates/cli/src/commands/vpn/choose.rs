@@ -48,7 +48,7 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     save_choice(&choice, &folders)?;
     args.bench.deliver(&choice, &page(&choice))?;
     let saved = choice_file(&link.name, &folders);
-    eprintln!(
+    note!(
         "saved to {0}; copy it to the other end, or give it to `vpn bench --choose LINK.TOML --other` there",
         saved.display()
     );

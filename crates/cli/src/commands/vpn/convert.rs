@@ -35,7 +35,7 @@ pub(super) fn import(args: &VpnImportArgs) -> Result<()> {
         return output::print_json(&imported);
     }
     for note in &imported.notes {
-        eprintln!("note: {note}");
+        note!("note: {note}");
     }
     output::print(&imported.text)
 }

@@ -55,7 +55,7 @@ pub(super) fn run(args: &VpnKeysArgs) -> Result<()> {
         &secret(&client.key)?,
     )?;
     fs::remove_file(&client.key).with_context(|| format!("removing {}", client.key.display()))?;
-    eprintln!(
+    note!(
         "wrote ca.pem, crl.pem, cert.pem and key.pem of each end to {0}/a and {0}/b\n\
          next: copy {0}/a to {1} on end a and {0}/b to {2} on end b",
         output.display(),

@@ -118,7 +118,7 @@ fn up(args: &VpnUpArgs) -> Result<()> {
         let asked = checked.text.clone();
         checked = apply::resume(checked, &link_folders).map_err(to_exit_error)?;
         if checked.text != asked {
-            eprintln!(
+            note!(
                 "note: {} was not confirmed: the configuration that was confirmed last comes up",
                 args.link.link.display()
             );
@@ -128,10 +128,10 @@ fn up(args: &VpnUpArgs) -> Result<()> {
         return print_plan(&checked);
     }
     if let Some(choice) = &checked.plan.choice {
-        eprintln!("engine auto: {}", choice.chosen.title());
+        note!("engine auto: {}", choice.chosen.title());
     }
     for note in &checked.plan.notes {
-        eprintln!("note: {note}");
+        note!("note: {note}");
     }
     let options = UpOptions {
         edited: EditedFiles::with_force(args.force),
@@ -142,7 +142,7 @@ fn up(args: &VpnUpArgs) -> Result<()> {
     let name = &checked.plan.layout.name;
     if args.no_wait {
         let until = if waits { ", until it is confirmed or its time is over" } else { "" };
-        eprintln!(
+        note!(
             "configuration {generation} of link {name} is applied{until}: millrace vpn status {name}"
         );
         return Ok(());
@@ -153,7 +153,7 @@ fn up(args: &VpnUpArgs) -> Result<()> {
 fn confirm(args: &VpnConfirmArgs) -> Result<()> {
     let VpnNameArgs { name, folders: args } = &args.link;
     let generation = apply::confirm(name, &folders(args)).map_err(to_exit_error)?;
-    eprintln!("configuration {generation} of link {name} is confirmed");
+    note!("configuration {generation} of link {name} is confirmed");
     Ok(())
 }
 
@@ -212,7 +212,7 @@ fn wait_until_up(
             status.confirm_within_ms.is_none() && status.state != LinkState::Down
         };
         if status.is_some_and(reached) {
-            eprintln!("link {name} is up, configuration {generation}: millrace vpn status {name}");
+            note!("link {name} is up, configuration {generation}: millrace vpn status {name}");
             return Ok(());
         }
         thread::sleep(POLL);
@@ -221,7 +221,7 @@ fn wait_until_up(
         let message = "the other end was not reached in time, and the former configuration is back";
         return Err(fail(Failure::Failed, format!("{message}: millrace vpn history {name}")));
     }
-    eprintln!("no member reaches the other end yet; they go on trying: millrace vpn status {name}");
+    note!("no member reaches the other end yet; they go on trying: millrace vpn status {name}");
     Ok(())
 }
 
@@ -270,7 +270,7 @@ fn restart(args: &VpnRestartArgs) -> Result<()> {
     let before = read_status(&run).map(|status| pids(&status)).unwrap_or_default();
     apply::restart(name, members, &folders)?;
     if *no_wait {
-        eprintln!("members restart one after another: millrace vpn status {name}");
+        note!("members restart one after another: millrace vpn status {name}");
         return Ok(());
     }
     // A restart takes two or three seconds; a member that does not come back holds the others up.
@@ -282,7 +282,7 @@ fn restart(args: &VpnRestartArgs) -> Result<()> {
             before.iter().zip(&now).all(|(old, new)| old.1 != new.1)
         };
         if status.is_some_and(is_anew) {
-            eprintln!("{} members of link {name} run anew", before.len());
+            note!("{} members of link {name} run anew", before.len());
             return Ok(());
         }
         thread::sleep(POLL);
@@ -299,6 +299,6 @@ fn down(args: &VpnDownArgs) -> Result<()> {
         return output::print(&down::plan(name, &folders)?.text());
     }
     down::down(name, &folders)?;
-    eprintln!("link {name} is down; its configurations remain: millrace vpn history {name}");
+    note!("link {name} is down; its configurations remain: millrace vpn history {name}");
     Ok(())
 }

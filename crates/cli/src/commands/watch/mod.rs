@@ -152,7 +152,7 @@ fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
         };
         // The watch continues after an alert that could not be sent.
         if let Err(error) = sent {
-            eprintln!("an alert was not sent: {error:#}");
+            note!("an alert was not sent: {error:#}");
         }
     }
     Ok(())

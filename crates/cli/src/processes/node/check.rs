@@ -36,7 +36,7 @@ pub(crate) fn check(settings: &Settings, args: &UpArgs) -> Result<()> {
         problems.push(format!("tcp: {error}"));
     }
     if problems.is_empty() {
-        eprintln!("the configuration of the node {} is valid", node.name);
+        note!("the configuration of the node {} is valid", node.name);
         return Ok(());
     }
     let problems = problems.iter().map(String::as_str);

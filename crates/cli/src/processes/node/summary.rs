@@ -55,7 +55,7 @@ impl Summary {
         let next =
             if status.keys == 0 { "millrace key import NAME FILE" } else { "millrace status" };
         let _ = writeln!(text, "next: {next}, millrace gateway haproxy");
-        eprint!("{text}");
+        note!("{}", text.trim_end());
     }
 }
 
