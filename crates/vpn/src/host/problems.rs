@@ -180,8 +180,8 @@ impl Host {
         problems
     }
 
-    /// `remedy`, which loads a module, or the lines of this machine that keep one of these modules out: they may close a
-    /// published hole.
+    /// `remedy`, which loads a module, after the line of this machine that keeps one of these modules out, if there is
+    /// one: it may close a published hole.
     fn loading(&self, modules: &[&str], remedy: &str) -> String {
         let mut lines = self.blocked.iter().filter(|line| modules.contains(&line.module.as_str()));
         match lines.next() {

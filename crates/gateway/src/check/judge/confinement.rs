@@ -29,7 +29,7 @@ const LIMITS: &str = "limits";
 /// Identifier of the findings about security modules and filters.
 const CONFINEMENT: &str = "confinement";
 
-/// What keeps the provider out of the server, as later findings name it.
+/// Causes that keep the provider out of the server, as later findings name them.
 #[derive(Default)]
 pub(super) struct Hindrance {
     /// A line of the unit hides a socket or a file.
