@@ -5,7 +5,7 @@
 //! last. The order of both is `millrace_hostfs::change`'s; this module has the parts and the lock.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use millrace_hostfs::change::{self, ChangeDue, HostChange, HostTime};
@@ -17,13 +17,8 @@ use crate::error::ApplyError;
 use crate::exec::{self, Lock, at, unix_ms};
 use crate::link::Side;
 use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan, add_missing};
-use crate::record::{self, AppliedLink};
+use crate::record::{self, AppliedLink, link_lock};
 use crate::remains::{self, Remains};
-
-/// The lock of the commands that work on a link. Its file stays when the link goes down.
-pub(crate) fn link_lock(run: &Path) -> PathBuf {
-    run.join("lock")
-}
 
 /// Keeps other runs from a link; makes its folders.
 pub(crate) fn hold(name: &str, folders: &Folders) -> Result<Lock, ApplyError> {

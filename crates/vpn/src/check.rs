@@ -5,15 +5,14 @@
 
 use millrace_hostfs::Root;
 
-use crate::change::link_lock;
 use crate::choice::EngineChoice;
 use crate::error::ApplyError;
 use crate::exec::Lock;
 use crate::host::Host;
-use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
+use crate::link::{LinkProblem, LinkProblems, Side, VpnLink, member_of_device};
 use crate::plan::{Folders, LinkPlan};
-use crate::record::{self, AppliedLink, Found};
-use crate::remains::{self, Remains, member_of_device};
+use crate::record::{self, AppliedLink, Found, link_lock};
+use crate::remains::{self, Remains};
 
 /// The result of a check: what `up` would do.
 #[derive(Debug)]

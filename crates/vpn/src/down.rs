@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::change::link_lock;
 use crate::check;
 use crate::error::ApplyError;
 use crate::exec::{self, Lock, Tunnel, at, signal_supervisor, supervisor_lock};
+use crate::host::holder_query;
 use crate::plan::{Folders, LinkAction, LinkMember, add_missing};
-use crate::record::{self, AppliedLink};
+use crate::record::{self, AppliedLink, link_lock};
 use crate::remains::{self, Remains};
 
 /// Time in which a supervisor ends after SIGTERM: its loop looks every 50 ms, and a route or a rollback that it is
@@ -32,8 +32,8 @@ const KILLED_ENDS: Duration = Duration::from_secs(5);
 /// Interval of attempts to take the lock of a supervisor that ends.
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// Looks at the processes of a link. A process that goes into the background meanwhile has another number at the second
-/// look, and none is there at the third.
+/// Looks at the processes of a link. A process that goes into the background during the first look has another number at the
+/// second, and none is there at the third.
 const LOOKS: u32 = 3;
 
 /// The processes, commands and files that go when a link goes down.
@@ -105,7 +105,7 @@ pub fn down(name: &str, folders: &Folders) -> Result<(), ApplyError> {
     take_down(name, folders, ChangeRecord::Forget)
 }
 
-/// What becomes of the record of a link's changes when the link goes down.
+/// Treatment of the record of a link's changes when the link goes down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeRecord {
     /// The record goes, too.
@@ -168,7 +168,7 @@ impl DownPlan {
         if let Some(device) = left.first() {
             return Err(self.left(
                 format!("the device {}", left.join(" and ")),
-                format!("end the process that holds it ({})", remains::holder_query(device)),
+                format!("end the process that holds it ({})", holder_query(device)),
             ));
         }
         empty_folder(run).map_err(at(run))?;

@@ -61,7 +61,7 @@ pub enum ApplyError {
     Left {
         /// Name of the link.
         link: String,
-        /// What is left.
+        /// The devices or processes that are left.
         what: String,
         /// The first part of the way out.
         remedy: String,

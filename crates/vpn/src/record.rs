@@ -120,6 +120,11 @@ impl AppliedLink {
     }
 }
 
+/// The lock of the commands that work on a link. Its file stays when the link goes down.
+pub(crate) fn link_lock(run: &Path) -> PathBuf {
+    run.join("lock")
+}
+
 /// Reads a record; `remedy` says what to do with one that is of no use.
 pub(crate) fn load<T: DeserializeOwned>(
     path: &Path,

@@ -14,14 +14,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::exec::Tunnel;
 use crate::host::{TunDevice, tun_devices};
-use crate::link::MAX_MEMBERS;
+use crate::link::member_of_device;
 use crate::plan::{Folders, LinkAction, LinkLayout, device_settings};
 
 /// Name of strongSwan's daemon.
 const CHARON: &str = "charon-systemd";
-
-/// Characters between the name of a link and the number of a member: see [`crate::link::VpnLink::device`].
-const DASHES: [char; 3] = ['-', '_', '.'];
 
 /// The remains of a link.
 #[derive(Debug)]
@@ -125,11 +122,6 @@ pub(crate) fn device_left_by(action: &LinkAction) -> Option<&str> {
     action.removed_device().filter(|device| device_settings(device).exists())
 }
 
-/// The command that names the process which holds a TUN or TAP device.
-pub(crate) fn holder_query(device: &str) -> String {
-    format!("`grep -ls 'iff:.*{device}$' /proc/[0-9]*/fdinfo/*` names it")
-}
-
 /// Whether a process is of the same namespaces of processes and network devices. A container has processes with the
 /// same paths, which are others there. Namespaces of devices may be invisible; those of processes are not.
 fn is_of_this_host(proc: &Proc, pid: u32) -> bool {
@@ -138,13 +130,6 @@ fn is_of_this_host(proc: &Proc, pid: u32) -> bool {
     // A process of an inner namespace has several numbers.
     proc.status_number(pid, "NSpid").is_some()
         && network(pid).zip(own).is_none_or(|(its, own)| its == own)
-}
-
-/// The number of the member of a link that has a device of this name; `None` for a device of something else.
-pub(crate) fn member_of_device(link: &str, device: &str) -> Option<u16> {
-    let digits = device.strip_prefix(link)?.strip_prefix(DASHES)?;
-    let number: u16 = digits.parse().ok()?;
-    (number < MAX_MEMBERS && number.to_string() == digits).then_some(number)
 }
 
 #[cfg(test)]

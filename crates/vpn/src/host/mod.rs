@@ -18,12 +18,12 @@ use millrace_inspect::kernel::blocked::{self, BlockedModule};
 use serde::Deserialize;
 
 use crate::ipsec;
-use crate::link::{LinkEngine, Side, VpnLink};
-use crate::remains::member_of_device;
+use crate::link::{LinkEngine, Side, VpnLink, member_of_device};
 
 use files::{certificate, revocations};
 
 pub(crate) use files::valid_until;
+pub(crate) use problems::holder_query;
 
 /// Limits of `openvpn --version` and `ip addr`, which print at once; a host with many addresses prints 1 MiB.
 const ASKING: ChildLimits = ChildLimits { time: Duration::from_secs(10), output_bytes: 4 << 20 };

@@ -10,7 +10,6 @@ use super::{Certificate, Host, REVOCATIONS, Revocations, needed};
 use crate::ipsec::USER_DEVICE;
 use crate::link::{DataPath, IpsecSettings, LinkEngine, LinkProblem, Side, VpnLink};
 use crate::mtu::bridged_sizes;
-use crate::remains::holder_query;
 
 /// The oldest OpenVPN whose ends agree on a data cipher without a server for many clients.
 const MIN_OPENVPN: (u32, u32) = (2, 6);
@@ -23,6 +22,11 @@ const MIN_LINUX_PER_CPU: (u32, u32) = (6, 13);
 
 /// Warning time before the end of a certificate's validity, seconds: a week for the renewal.
 const EXPIRY_WARNING: u64 = 7 * 86_400;
+
+/// The command that names the process which holds a TUN or TAP device.
+pub(crate) fn holder_query(device: &str) -> String {
+    format!("`grep -ls 'iff:.*{device}$' /proc/[0-9]*/fdinfo/*` names it")
+}
 
 impl Host {
     /// Problems of a link on this host. `ours` are devices that an earlier run created.

@@ -246,6 +246,16 @@ impl TunnelCipher {
     }
 }
 
+/// Characters between the name of a link and the number of a member: see [`VpnLink::device`].
+const DASHES: [char; 3] = ['-', '_', '.'];
+
+/// The number of the member of a link that has a device of this name; `None` for a device of something else.
+pub(crate) fn member_of_device(link: &str, device: &str) -> Option<u16> {
+    let digits = device.strip_prefix(link)?.strip_prefix(DASHES)?;
+    let number: u16 = digits.parse().ok()?;
+    (number < MAX_MEMBERS && number.to_string() == digits).then_some(number)
+}
+
 impl VpnLink {
     /// Reads a link.toml.
     pub fn parse(text: &str) -> Result<Self, LinkProblems> {

@@ -38,7 +38,7 @@ use crate::error::ApplyError;
 use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
 use crate::host;
 use crate::plan::{Folders, LinkMember, MemberEngine};
-use crate::record::AppliedLink;
+use crate::record::{self, AppliedLink};
 use crate::remains;
 
 /// Interval of the machine's ticks: half of that of probes, so that each leaves less than 50 ms late.
@@ -210,7 +210,7 @@ fn is_raised(flags: &[&Arc<AtomicBool>]) -> bool {
     flags.iter().any(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// What is applied, for a supervisor with its lock. Without a link the lock goes while no command works on the link: an
+/// Finds what is applied, for a supervisor with its lock. Without a link the lock goes while no command works on the link: an
 /// `up` that finds a supervisor at its lock starts none.
 fn applied_or_end(
     name: &str,
@@ -221,7 +221,7 @@ fn applied_or_end(
     if let Some(applied) = check::applied(folders, name)? {
         return Ok(Some((lock, applied)));
     }
-    let path = change::link_lock(&folders.run_of(name));
+    let path = record::link_lock(&folders.run_of(name));
     loop {
         if let Some(_held) = Lock::take(&path)? {
             let applied = check::applied(folders, name)?;
@@ -485,7 +485,7 @@ impl Shell<'_> {
         }
         // A run that works on the link has another record, or will have.
         let name = &self.applied.layout.name;
-        let Ok(Some(_lock)) = Lock::take(&change::link_lock(&self.run)) else {
+        let Ok(Some(_lock)) = Lock::take(&record::link_lock(&self.run)) else {
             return;
         };
         let Some(mut applied) = AppliedLink::find(self.folders, name).good() else {
