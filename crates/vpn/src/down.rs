@@ -32,8 +32,8 @@ const KILLED_ENDS: Duration = Duration::from_secs(5);
 /// Interval of attempts to take the lock of a supervisor that ends.
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// Looks at the processes of a link. A process that goes into the background during the first look has another number at the
-/// second, and none is there at the third.
+/// Looks at the processes of a link. A process that goes into the background during the first look has another number
+/// at the second, and none is there at the third.
 const LOOKS: u32 = 3;
 
 /// The processes, commands and files that go when a link goes down.

@@ -210,8 +210,8 @@ fn is_raised(flags: &[&Arc<AtomicBool>]) -> bool {
     flags.iter().any(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Finds what is applied, for a supervisor with its lock. Without a link the lock goes while no command works on the link: an
-/// `up` that finds a supervisor at its lock starts none.
+/// Finds what is applied, for a supervisor with its lock. Without a link the lock goes while no command works on the
+/// link: an `up` that finds a supervisor at its lock starts none.
 fn applied_or_end(
     name: &str,
     folders: &Folders,
