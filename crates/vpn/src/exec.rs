@@ -11,7 +11,6 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::slice;
 use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -172,27 +171,9 @@ impl Tunnel {
     /// The running process of a member, if there is one.
     pub(crate) fn find(member: &LinkMember) -> Option<Self> {
         let pid: u32 = read_pid(ordinary::open(&member.pid_file, Links::Refuse).ok()?)?;
-        Self::open(&Proc::open(Path::new("/proc")).ok()?, pid, member)
-    }
-
-    /// All processes of these members: also one that a supervisor was starting when it was killed, whose number is in
-    /// no file.
-    pub(crate) fn find_all(members: &[LinkMember]) -> Vec<Self> {
-        let Ok(proc) = Proc::open(Path::new("/proc")) else {
-            return Vec::new();
-        };
-        let programs = ["openvpn", "charon-systemd"];
-        let running = proc.named(|name| programs.contains(&name)).unwrap_or_default();
-        let found = running.iter().filter_map(|process| {
-            members.iter().find_map(|member| Self::open(&proc, process.pid, member))
-        });
-        found.collect()
-    }
-
-    /// A process, if it is that of the member.
-    fn open(proc: &Proc, pid: u32, member: &LinkMember) -> Option<Self> {
         let descriptor =
             pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        let proc = Proc::open(Path::new("/proc")).ok()?;
         let is_it = match member.engine {
             MemberEngine::OpenVpn => {
                 let config = member.running_config.display().to_string();
@@ -210,8 +191,6 @@ impl Tunnel {
 
     /// Starts the process of a member with its newest configuration.
     pub(crate) fn start(member: &LinkMember) -> Result<Self, ExecError> {
-        // Another one would hold the port.
-        Self::find_all(slice::from_ref(member)).iter().for_each(Self::end);
         for stale in [&member.pid_file, &member.socket, &member.started_config()] {
             let _ = fs::remove_file(stale);
         }
