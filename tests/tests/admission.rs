@@ -343,9 +343,9 @@ fn strangers_take_no_place_at_any_listener_of_a_node() {
 /// Users of the node's machine, without an entry in `/etc/passwd`. The node serves and obeys these:
 const GATEWAY: u32 = 4_000_031;
 const ADMINISTRATOR: u32 = 4_000_032;
-/// It serves these two, which have no key, and
+/// Users whom the node serves and who have no key.
 const GREEDY: [u32; 2] = [4_000_033, 4_000_034];
-/// not this one.
+/// A user whom the node does not serve.
 const STRANGER: u32 = 4_000_035;
 
 /// The ways of a crowd that takes places with a request: silence, a byte now and then, a part.

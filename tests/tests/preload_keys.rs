@@ -16,7 +16,7 @@ use millrace_tests::process::{run, succeed, text_of};
 use millrace_tests::release;
 use millrace_tests::world::World;
 
-/// What the program says without the preload library, and with it.
+/// Output of the program without the preload library, and with it.
 struct Said {
     without: String,
     with: String,

@@ -13,7 +13,7 @@ use crate::config::{Endpoint, MAX_NODES};
 use crate::connection::Connection;
 use crate::key::KeyId;
 use crate::random::Random;
-use crate::standing::Standing;
+use crate::standing::{EarlierResults, Standing};
 use crate::stats::{NodeCounters, NodeStats};
 
 /// Position of a node in the dispatcher's list, and of its socket in [`ProcessPool`](crate::io::ProcessPool)'s list.
@@ -397,15 +397,6 @@ impl KeyRefusals {
         let doublings = self.in_a_row.saturating_sub(1).min(16);
         (FIRST_AVOIDED * (1 << doublings)).min(LONGEST_AVOIDED)
     }
-}
-
-/// The results that a node gave on its present connection before one of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EarlierResults {
-    /// Results of the same operation.
-    pub(crate) of_operation: u32,
-    /// Results with the same key.
-    pub(crate) with_key: u32,
 }
 
 /// Adds 1 to a counter, and returns its former value.

@@ -11,7 +11,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::node::EarlierResults;
 use crate::random::Random;
 
 /// First pause of a node that is out: long against one handshake, short against the repair of a node.
@@ -35,6 +34,15 @@ const KEY_PROOFS: u32 = 4;
 /// Answers in a row of a node that another node contradicted, until the node is out: one can be an accident of its
 /// device.
 const MAX_OUTVOTED: u32 = 3;
+
+/// The results that a node gave on its present connection before one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EarlierResults {
+    /// Results of the same operation.
+    pub(crate) of_operation: u32,
+    /// Results with the same key.
+    pub(crate) with_key: u32,
+}
 
 /// A reason for taking a node out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use millrace_operation::JobError;
 
 use super::Dispatcher;
 use crate::job::{JobRef, ReplySource, Slot};
-use crate::node::{ConfiguredNode, EarlierResults, NodeIndex};
-use crate::standing::Offence;
+use crate::node::{ConfiguredNode, NodeIndex};
+use crate::standing::{EarlierResults, Offence};
 
 /// Shortest patience. Shorter silences come from the scheduler of a busy machine.
 const MIN_PATIENCE: Duration = Duration::from_millis(250);

@@ -13,8 +13,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 
-use super::next::{self, Ssl};
-use super::tickets::Joining;
+use super::next::{self, Ssl, TicketCalls};
 
 /// Results of `SSL_state_string` where libssl itself uses the private key: a server signs (TLS 1.3, TLS 1.2) or
 /// decrypts, a client signs. The numbers of the states differ between versions of OpenSSL, these do not.
@@ -27,6 +26,16 @@ pub(super) struct Running {
     pub(super) ssl: *mut Ssl,
     /// How its tickets are joined, if they are.
     pub(super) joining: Option<Joining>,
+}
+
+/// A call of `SSL_do_handshake` whose tickets are joined.
+#[derive(Clone, Copy)]
+pub(super) struct Joining {
+    pub(super) calls: &'static TicketCalls,
+    /// The socket, where OpenSSL itself writes to it; negative in HAProxy, which has its own way to send.
+    pub(super) socket: c_int,
+    /// Tickets written whole in this call.
+    pub(super) written: usize,
 }
 
 thread_local! {

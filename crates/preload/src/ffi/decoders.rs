@@ -40,7 +40,7 @@ const PUBLIC_KEY: c_int = 0x86;
 /// Bound on the decoders that a thread keeps: those for PEM files, and for the types of keys that certificates have.
 const MAX_KEPT: usize = 8;
 
-/// What decoders were searched for.
+/// The purpose of a search for decoders.
 #[derive(PartialEq, Eq)]
 enum Wanted {
     /// Private keys of any type, in PEM.
@@ -50,7 +50,7 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// What a search with these arguments is for, if its decoders can be kept.
+    /// The purpose of a search with these arguments, if its decoders can be kept.
     ///
     /// # Safety
     /// The pointers are null or lead to C strings.

@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use super::callback::{self, Running};
+use super::callback::{self, Joining, Running};
 use super::errno::set_errno;
 use super::next::{self, Libc, Ssl, TicketCalls};
 
@@ -29,16 +29,6 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Counter of joined tickets; null while the provider has not named it.
 static JOINED: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-
-/// A call of `SSL_do_handshake` whose tickets are joined.
-#[derive(Clone, Copy)]
-pub(super) struct Joining {
-    calls: &'static TicketCalls,
-    /// The socket, where OpenSSL itself writes to it; negative in HAProxy, which has its own way to send.
-    socket: c_int,
-    /// Tickets written whole in this call.
-    written: usize,
-}
 
 /// Reads the environment variable, before `main` of a program that is known.
 pub(super) fn allow() {

@@ -70,7 +70,7 @@ pub(super) const REPLY_ACK: u64 = 1 << 3;
 /// `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
 pub(super) const DEVICE_STATE: u64 = 1 << 19;
 
-/// What has come on a connection and is not read yet.
+/// The bytes that have come on a connection and are not read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peeked {
     Nothing,

@@ -9,7 +9,7 @@ use super::*;
 use crate::config::Hedge;
 use crate::job::{ReplySource, WrongNodes};
 use crate::key::spki_sha256;
-use crate::node::EarlierResults;
+use crate::standing::EarlierResults;
 
 /// Longer than a first pause.
 const PAUSE_MS: u64 = 1300;
