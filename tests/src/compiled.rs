@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Programs and libraries in C, from `tests/jobs`. With `MILLRACE_TEST_ARM`, a folder that `scripts/arm.sh` has made, they
-//! and the preload library are those for 64-bit Arm.
+//! Programs and libraries in C, from `tests/jobs`. With `MILLRACE_TEST_ARM`, a folder that `scripts/arm.sh` has made,
+//! they and the preload library are those for 64-bit Arm.
 
 use std::env;
 use std::path::{Path, PathBuf};
