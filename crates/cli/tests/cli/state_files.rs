@@ -16,8 +16,11 @@ use rustix::process::Signal;
 use crate::managed::Pool;
 use crate::support::{Node, Place, p256_key};
 
+/// Makes the damaged content of a file from the whole one.
+type Damage = fn(&[u8]) -> Vec<u8>;
+
 /// Damages of a file, by their names.
-const DAMAGES: [(&str, fn(&[u8]) -> Vec<u8>); 3] = [
+const DAMAGES: [(&str, Damage); 3] = [
     ("overwritten", |bytes| vec![0x5a; bytes.len().max(1)]),
     ("empty", |_| Vec::new()),
     ("cut", |bytes| bytes[..bytes.len() / 2].to_vec()),

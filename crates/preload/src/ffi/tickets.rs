@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use super::callback::{self, Joining, Running};
 use super::errno::set_errno;
-use super::next::{self, Libc, Ssl, TicketCalls};
+use super::next::{self, Libc, Ssl};
 
 /// Turns the joining on, with the value `on`.
 const VARIABLE: &str = "MILLRACE_JOIN_TICKETS";
