@@ -116,7 +116,10 @@ policy; another key of that name needs --replace.";
 #[command(
     after_long_help = IMPORT_EXAMPLE,
     override_usage = "millrace key import [OPTIONS] NAME FILE\n       \
-                      millrace key import [OPTIONS] --from-dir DIR"
+                      millrace key import [OPTIONS] --from-dir DIR",
+    mut_arg("operations", |argument| argument.hide_short_help(true)),
+    mut_arg("hashes", |argument| argument.hide_short_help(true)),
+    mut_arg("allow_tls_premaster", |argument| argument.hide_short_help(true))
 )]
 pub(crate) struct KeyImportArgs {
     /// Name of the key in the pool
@@ -125,11 +128,13 @@ pub(crate) struct KeyImportArgs {
     /// PEM file with the private key, or - for standard input
     #[arg(required_unless_present = "from_dir")]
     pub(crate) file: Option<PathBuf>,
-    /// Import every key of a folder, each under the name of its file
+    /// Import every key of a folder
+    ///
+    /// Each gets the name of its file: NAME.pem, NAME.key or NAME/privkey.pem.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["name", "file"])]
     pub(crate) from_dir: Option<PathBuf>,
     /// Write the stubs of the folder's keys here, as NAME.pem.key
-    #[arg(long, value_name = "DIR", requires = "from_dir", value_parser = output_folder())]
+    #[arg(long, hide_short_help = true, value_name = "DIR", requires = "from_dir", value_parser = output_folder())]
     pub(crate) stubs: Option<PathBuf>,
     /// Print the folder's keys as JSON (schema: share/doc/millrace/key-import.schema.json)
     #[arg(long, requires = "from_dir")]
