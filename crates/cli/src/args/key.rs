@@ -115,8 +115,8 @@ policy; another key of that name needs --replace.";
 #[derive(Debug, Args)]
 #[command(
     after_long_help = IMPORT_EXAMPLE,
-    override_usage = "millrace key import [OPTIONS] NAME FILE\n       \
-                      millrace key import [OPTIONS] --from-dir DIR",
+    override_usage = "millrace key import NAME FILE\n       \
+                      millrace key import --from-dir DIR",
     mut_arg("operations", |argument| argument.hide_short_help(true)),
     mut_arg("hashes", |argument| argument.hide_short_help(true)),
     mut_arg("allow_tls_premaster", |argument| argument.hide_short_help(true))

@@ -78,8 +78,8 @@ impl Running {
         let hosts = hosts(args);
         let tls = certificates(&state, &hosts)?;
         let signer = signer(&folder.join("grant.key"))?;
-        let store =
-            store::open(&args.store).or_fail(Failure::Usage, || "opening the store".to_owned())?;
+        let store = store::open(&args.store)
+            .or_fail(Failure::Usage, || format!("opening the store {}", args.store))?;
         let times = LeaseTimes { ttl: args.grant_lifetime, ..LeaseTimes::default() };
         let kek = folder.join("pool.kek");
         let vault = Vault::open(&kek, Arc::clone(&store), args.new_kek, backends::check_key)

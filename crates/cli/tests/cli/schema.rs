@@ -199,10 +199,11 @@ fn json_of_links_matches_the_schemas() {
     let link = place.path("run").join("branch");
     fs::create_dir_all(&link).unwrap();
     let status = r#"{"name": "branch", "side": "a", "state": "degraded", "generation": 1, "at_ms": 0,
-        "supervisor": 1, "routed": [0], "certificate_until": 5, "confirm_within_ms": null, "members": [
+        "supervisor": SUPERVISOR, "routed": [0], "certificate_until": 5, "confirm_within_ms": null, "members": [
         {"number": 0, "state": "up", "reason": "", "pid": 1, "rtt_us": 5, "lost_percent": 0, "loses_long_packets": false,
          "received_bytes": 1, "sent_bytes": 1, "cpu_ms": 5, "restarts": 0}]}"#;
-    fs::write(link.join("status.json"), status).unwrap();
+    let supervisor = std::process::id().to_string();
+    fs::write(link.join("status.json"), status.replace("SUPERVISOR", &supervisor)).unwrap();
     let lock = link.join("supervisor.lock");
     fs::write(&lock, std::process::id().to_string()).unwrap();
     let lock = fs::File::open(lock).unwrap();

@@ -123,8 +123,9 @@ fn link_that_is_up(place: &Place) -> File {
     };
     let members: Vec<String> = (0..12).map(member).collect();
     let status = format!(
-        r#"{{"name":"mr","side":"a","state":"up","generation":1,"at_ms":1,"supervisor":1,"routed":[],
+        r#"{{"name":"mr","side":"a","state":"up","generation":1,"at_ms":1,"supervisor":{},"routed":[],
             "members":[{}],"certificate_until":null,"confirm_within_ms":null}}"#,
+        std::process::id(),
         members.join(",")
     );
     place.write("run/mr/status.json", &status);
