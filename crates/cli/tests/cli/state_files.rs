@@ -75,8 +75,8 @@ fn each_is_survived_or_named(place: &Place, folder: &Path, command: impl Fn() ->
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whether a message names a file, or the certificate of a private key. 32 other bytes are another key-encryption key, which the message names by its
-/// option.
+/// Whether a message names a file, or the certificate of a private key. 32 other bytes are another key-encryption key,
+/// which the message names by its option.
 fn is_named(log: &str, file: &Path) -> bool {
     log.contains(file.to_str().unwrap())
         || log.contains(file.with_extension("crt").to_str().unwrap())
