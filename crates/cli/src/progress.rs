@@ -1,13 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A spinner during long work, on standard error and only on a terminal.
+//! A spinner or a bar during long work, on standard error and only on a terminal.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// Work that ends sooner shows nothing: a spinner that flashes up is noise.
 const SPINNER_DELAY: Duration = Duration::from_secs(2);
@@ -31,4 +31,11 @@ pub(crate) fn while_doing<T>(message: &'static str, work: impl FnOnce() -> T) ->
     // A panic of the spinner's thread is ignored.
     let _ = watcher.join();
     result
+}
+
+/// A bar with this number of steps. Indicatif draws nothing where standard error is not a terminal.
+pub(crate) fn bar(doing: &'static str, steps: usize) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64).with_message(doing);
+    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use millrace_hostfs::replace::replace_with;
 use millrace_operation::sync::lock;
 use schemars::JsonSchema;
@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::args::CompressArgs;
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::progress;
 
 /// Longest file: the compressors hold it and their output in memory.
 const MAX_LENGTH: u64 = 256 << 20;
@@ -163,10 +164,7 @@ fn compress(Found { files, failures }: Found, args: &CompressArgs) -> Compressed
     let threads = args.threads.map_or(cores, usize::from).min(files.len().max(1));
     let next = AtomicUsize::new(0);
     let total = Mutex::new(Compressed { failures, ..Compressed::default() });
-    // Indicatif draws nothing where standard error is not a terminal.
-    let bar = if args.watch { ProgressBar::hidden() } else { ProgressBar::new(files.len() as u64) };
-    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = if args.watch { ProgressBar::hidden() } else { progress::bar("", files.len()) };
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

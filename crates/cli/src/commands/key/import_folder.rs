@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! find ──► check all files ──► compare with the store ──► import, key by key ──► stubs ──► the node serves them
-//!          └── one that is wrong: nothing is imported ──┘
+//!          └── a wrong file: nothing is imported ──────┘
 //! ```
 //!
 //! A key is imported as a whole or not at all. A run that is interrupted has imported the keys up to there; the same
@@ -16,7 +16,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use millrace_hostfs::ordinary::{self, Links};
 use millrace_hostfs::replace::replace_file;
 use millrace_operation::stub::Stub;
@@ -33,13 +32,14 @@ use crate::backends::check_key;
 use crate::exit::{ContextCode, Failure, chain, fail, listed};
 use crate::output::{self, Table};
 use crate::owned_store::OwnedStore;
+use crate::progress;
 use crate::settings::Settings;
 
 use super::import::{in_effect, kept_policy, present, wait_for_node};
 use super::policy;
 use super::view::sha256;
 
-/// Endings of the names of files that may have a private key. The rest of the name is that of the key.
+/// Endings of the names of files that may have a private key. The rest of the file's name names the key.
 const ENDINGS: [&str; 2] = [".key", ".pem"];
 
 /// The key in a folder that is named as the key, as certbot has it.
@@ -136,7 +136,9 @@ pub(super) fn run(args: &KeyImportArgs, folder: &Path) -> Result<()> {
     tell_without_key(&found.without_key);
     if !dry_run {
         import(&store, &steps)?;
-        write_stubs(&steps)?;
+        if let Some(folder) = &args.stubs {
+            write_stubs(folder, &steps)?;
+        }
     }
     if args.json {
         output::print_json(&steps.iter().map(Step::view).collect::<Vec<_>>())?;
@@ -161,7 +163,7 @@ fn read_folder(folder: &Path) -> Result<KeyFolder> {
     }
     files.sort();
     let mut found = KeyFolder::default();
-    let bar = progress("checking", files.len());
+    let bar = progress::bar("checking", files.len());
     for (path, file) in files {
         found.add(&path, file);
         bar.inc(1);
@@ -236,7 +238,7 @@ fn plan(
     keys: BTreeMap<String, CheckedKey>,
 ) -> Result<(Vec<Step>, Vec<String>)> {
     let (mut steps, mut problems) = (Vec::new(), Vec::new());
-    let bar = progress("comparing", keys.len());
+    let bar = progress::bar("comparing", keys.len());
     for key in keys.into_values() {
         bar.inc(1);
         match step(args, store, key)? {
@@ -279,19 +281,18 @@ fn step(
                     .and_then(|policy| {
                         policy::check_fits(&policy, key.info.key_type).map(|()| policy)
                     });
-            match policy {
+            let policy = match policy {
+                Ok(policy) => policy,
                 Err(error) => return Ok(Err(wrong(&error))),
-                Ok(policy) => {
-                    let action = match own {
-                        Some(own) if is_same && own == in_effect(&policy, key.info.key_type) => {
-                            ImportAction::Present
-                        }
-                        Some(_) => ImportAction::Replace,
-                        None => ImportAction::Import,
-                    };
-                    (policy, action)
+            };
+            let action = match own {
+                Some(own) if is_same && own == in_effect(&policy, key.info.key_type) => {
+                    ImportAction::Present
                 }
-            }
+                Some(_) => ImportAction::Replace,
+                None => ImportAction::Import,
+            };
+            (policy, action)
         }
     };
     let stub = args.stubs.as_ref().map(|folder| folder.join(format!("{}{STUB_ENDING}", key.name)));
@@ -326,7 +327,7 @@ fn check_room(store: &OwnedStore, steps: &[Step]) -> Result<()> {
 
 fn import(store: &OwnedStore, steps: &[Step]) -> Result<()> {
     let todo: Vec<_> = steps.iter().filter(|step| step.action != ImportAction::Present).collect();
-    let bar = progress("importing", todo.len());
+    let bar = progress::bar("importing", todo.len());
     let (done, stopped) = store.act(|keys| {
         let mut importer = keys.importer()?;
         for (done, step) in todo.iter().enumerate() {
@@ -353,15 +354,13 @@ fn import(store: &OwnedStore, steps: &[Step]) -> Result<()> {
     )))
 }
 
-fn write_stubs(steps: &[Step]) -> Result<()> {
+fn write_stubs(folder: &Path, steps: &[Step]) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     for step in steps {
         let Some(path) = &step.stub else {
             continue;
         };
         let writing = || format!("writing {}", path.display());
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).with_context(writing)?;
-        }
         let CheckedKey { name, info, .. } = &step.key;
         let stub = Stub::new(name, &info.spki);
         let stub = stub.with_context(|| format!("{name} cannot be named by a stub"))?;
@@ -411,13 +410,6 @@ fn report(steps: &[Step], dry_run: bool) {
              (over TCP) with the same folder, or millrace key policy NAME"
         );
     }
-}
-
-fn progress(doing: &'static str, steps: usize) -> ProgressBar {
-    // Indicatif draws nothing where standard error is not a terminal.
-    let bar = ProgressBar::new(steps as u64).with_message(doing);
-    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 #[rustfmt::skip]

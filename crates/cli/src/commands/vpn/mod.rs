@@ -35,7 +35,7 @@ use crate::exit::{Failure, fail};
 use crate::output;
 use crate::placement::prefer_node;
 
-/// Bound on a link.toml, a choice.json and commands of a router, in bytes: that of the history, and of the import.
+/// Bound on a link.toml, a choice.json and commands of a router, in bytes. The history and the import have the same.
 const MAX_INPUT: usize = 4 << 20;
 
 /// Time that `up` waits for the first member, without `--confirm-within`: TLS handshakes on busy cores.
