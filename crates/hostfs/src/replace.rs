@@ -21,8 +21,8 @@ use rustix::process::geteuid;
 use crate::ordinary::{self, Links};
 use crate::output_path::folder_of;
 
-/// Files beside one that is written: more processes than ever write one file at a time, and more kills than a file
-/// system without locks sees in [`DEAD`].
+/// Maximum number of unfinished files beside a file: no more processes write one file at a time, and on a file system
+/// without locks no more of them are killed in [`DEAD`].
 const MAX_WRITERS: u32 = 64;
 
 /// Age from which on a file beside another is a leftover where the file system has no locks: no write takes that long,

@@ -93,7 +93,7 @@ impl FromStr for Server {
     type Err = NoProgramName;
 
     fn from_str(name: &str) -> Result<Self, NoProgramName> {
-        /// Bound on a name, in bytes: that of a file (`NAME_MAX`).
+        /// Bound on a name, in bytes: the kernel's bound on the name of a file (`NAME_MAX`).
         const MAX: usize = 255;
         let is_usual = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
         match name {

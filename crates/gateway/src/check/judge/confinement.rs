@@ -196,7 +196,7 @@ fn process_limit(evidence: &Evidence, running: &ServerProcesses, report: &mut Ch
 }
 
 /// A profile of AppArmor that denies the server the provider's files. Returns whether it denies one. Where a process
-/// cannot take the profile to try them, one that does not name the provider is a warning.
+/// cannot take the profile to try them, a profile that does not name the provider is a warning.
 fn apparmor(
     evidence: &Evidence,
     provider: Option<&Provider>,
